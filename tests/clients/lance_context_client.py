@@ -1,0 +1,46 @@
+"""Runs in the Python that has lance-context: does what a plan says, and prints what the client answered.
+
+    lance_context_client.py KIND URI < plan.json       KIND: rollout | generic
+
+A plan is {"schema": … (generic only), "steps": [[step, argument…], …]}; each step prints one JSON line. Binary values
+travel as {"base64": …}. Knows nothing of what an answer should be.
+"""
+
+import base64
+import json
+import sys
+
+import lance_context
+
+
+def unwrap(value):
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) and set(value) == {"base64"} else value
+
+
+def wrap(value):
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def main(kind: str, uri: str):
+    plan = json.load(sys.stdin)
+    if kind == "rollout":
+        store = lance_context.RolloutStore.open(uri)
+    elif "schema" in plan:
+        store = lance_context.GenericStore.open(uri, plan["schema"])
+    else:
+        store = lance_context.GenericStore.open_existing(uri)
+    for step, *args in plan["steps"]:
+        if step == "add":
+            answer = store.add([{k: unwrap(v) for k, v in row.items()} for row in args[0]])
+        elif step == "list":
+            answer = list(store.list(**(args[0] if args else {})))
+        else:
+            answer = getattr(store, step)(*args)
+        if isinstance(answer, list):
+            answer = [{k: wrap(v) for k, v in row.items()} for row in answer]
+        elif isinstance(answer, dict):
+            answer = {k: wrap(v) for k, v in answer.items()}
+        print(json.dumps(wrap(answer)), flush=True)
+
+
+main(*sys.argv[1:])
