@@ -307,7 +307,7 @@ def say(text: str):
 
 
 def line(name: str, out: Outcome, seconds: float):
-    left = f"  {out.ignored} left for `make test-full`" if out.ignored else ""
+    left = f"  {out.ignored:3} left out" if out.ignored else ""
     say(f"{name:<12} {seconds / 60:5.1f} min  {out.passed:5} passed  {out.failed:3} failed{left}")
 
 

@@ -171,7 +171,7 @@ def project_files(root: Path) -> list[Path]:
     if done.returncode == 0 and done.stdout:
         names = [root / n for n in done.stdout.split("\0") if n]
     else:
-        names = list(root.rglob("*"))
+        names = [p for p in root.rglob("*") if not {".git", "build", "target"} & set(p.relative_to(root).parts)]
     return sorted(p for p in names if p.is_file())
 
 
