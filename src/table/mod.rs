@@ -1,1 +1,37 @@
-//! The room `table`.
+//! Everything Lance: what a table is, what is pending, and the work that keeps it fresh.
+//!
+//! Lives here: opening, observing, snapshots, merging, draining, reclaiming, compaction, clean-up, and reading by source.
+//! May use: lance and its parts, arrow, object_store. Never: Kubernetes, HTTP, or a decision what to do next (`plan`).
+//!
+//! ```text
+//! Stores ── open ──▶ Table ── Tracker::observe ──▶ Snapshot ── Table::merge ──▶ one marked, fenced commit
+//!                      │                              │
+//!                      └── drain, reclaim, compact …  └── read: fragments | wal | all
+//! ```
+
+mod base;
+mod commit;
+mod drain;
+mod error;
+mod find;
+mod generation;
+mod keys;
+mod mapping;
+mod merge;
+mod newest;
+mod observe;
+mod shard;
+mod snapshot;
+pub mod steps;
+mod store;
+mod write;
+
+pub use base::Table;
+pub use drain::Drained;
+pub use error::{Class, Error, Result};
+pub use generation::{Facts, Generation};
+pub use merge::{Limits, Merged, Outcome};
+pub use observe::{Anomaly, AnomalyKind, BaseFacts, Observation, Pending, ShardView, Tracker};
+pub use shard::ShardState;
+pub use snapshot::{Chunk, Listing, Snapshot};
+pub use store::{Location, Stores, StoresConfig};

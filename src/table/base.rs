@@ -1,0 +1,227 @@
+//! A table that is open: its base, its store, its key.
+//!
+//! Lives here: `Table`, the checks that refuse a table by name before anything is read or written (contracts 9, 21), and
+//! looking at the newest base version. May use: lance. Never: pending generations (`snapshot`), commits (`commit`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lance::Dataset;
+use lance::dataset::mem_wal::{DatasetMemWalExt, TOMBSTONE};
+use lance_core::datatypes::Schema;
+use lance_file::version::ConcreteFileVersion;
+use lance_index::mem_wal::MemWalIndexDetails;
+use lance_io::object_store::ObjectStore;
+use lance_table::format::Manifest;
+use object_store::path::Path;
+use tokio::sync::Mutex;
+use uuid::Uuid;
+
+use super::error::{Error, Result, is_not_found};
+use super::store::{Location, Stores};
+
+/// A Lance table that writers reach through MemWAL.
+pub struct Table {
+    location: Location,
+    store: Arc<ObjectStore>,
+    path: Path,
+    latest: Mutex<Arc<Dataset>>,
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table")
+            .field("location", &self.location)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Table {
+    /// Opens the newest version of a table.
+    ///
+    /// # Errors
+    /// `TableNotFound`, `NotALanceTable`, `Unsupported` (a branch, legacy storage, a column named `_tombstone`),
+    /// `ForeignBase`, and the store's kinds. A table without MemWAL opens: its fragments can be read; see
+    /// [`Table::require_mem_wal`].
+    pub async fn open(stores: &Stores, location: &Location) -> Result<Self> {
+        let dataset = match stores.builder(location)?.load().await {
+            Ok(dataset) => dataset,
+            Err(e) if is_not_found(&e) => return Err(not_there(location)),
+            Err(e) => return Err(unreadable(location, e)),
+        };
+        refuse(location, &dataset)?;
+        let store = dataset
+            .object_store(None)
+            .await
+            .map_err(|e| Error::lance("open the table's store", e))?;
+        let path = dataset.branch_location().path;
+        Ok(Self {
+            location: location.clone(),
+            store,
+            path,
+            latest: Mutex::new(Arc::new(dataset)),
+        })
+    }
+
+    /// Where the table lies.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
+    pub(crate) fn store(&self) -> &Arc<ObjectStore> {
+        &self.store
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Looks for the newest base version.
+    pub(crate) async fn latest(&self) -> Result<Arc<Dataset>> {
+        let mut held = self.latest.lock().await;
+        let mut dataset = held.as_ref().clone();
+        match dataset.checkout_latest().await {
+            Ok(()) => {}
+            Err(e) if is_not_found(&e) => return Err(not_there(&self.location)),
+            Err(e) => return Err(Error::lance("look at the newest base version", e)),
+        }
+        if dataset.version_id() != held.version_id()
+            || dataset.manifest_location().e_tag != held.manifest_location().e_tag
+        {
+            refuse(&self.location, &dataset)?;
+        }
+        *held = Arc::new(dataset);
+        Ok(held.clone())
+    }
+
+    /// The base version that was seen last, with no request.
+    pub(crate) async fn seen(&self) -> Arc<Dataset> {
+        self.latest.lock().await.clone()
+    }
+
+    /// Takes a version that our own commit made as the newest seen.
+    pub(crate) async fn saw(&self, dataset: Dataset) {
+        let mut held = self.latest.lock().await;
+        if dataset.version_id() > held.version_id() {
+            *held = Arc::new(dataset);
+        }
+    }
+
+    /// Refuses a table on which MemWAL was never enabled.
+    pub async fn require_mem_wal(&self) -> Result<()> {
+        let dataset = self.seen().await;
+        details(&dataset)
+            .await?
+            .map(|_| ())
+            .ok_or_else(|| Error::NotMemWal(self.location.uri.clone()))
+    }
+}
+
+/// The MemWAL index of a base version; `None` where it was never enabled, or dropped.
+pub(crate) async fn details(dataset: &Dataset) -> Result<Option<MemWalIndexDetails>> {
+    dataset
+        .mem_wal_index_details()
+        .await
+        .map_err(|e| Error::lance("read the table's MemWAL index", e))
+}
+
+/// Per shard, the highest generation recorded as compacted in a base version.
+pub(crate) fn watermarks(details: &MemWalIndexDetails) -> BTreeMap<Uuid, u64> {
+    details
+        .compacted_sstables
+        .iter()
+        .map(|c| (c.shard_id, c.generation))
+        .collect()
+}
+
+fn not_there(location: &Location) -> Error {
+    if location.scheme() == "file" {
+        let path = location
+            .uri
+            .strip_prefix("file://")
+            .unwrap_or(&location.uri);
+        if std::path::Path::new(path).exists() {
+            return Error::NotALanceTable(
+                location.uri.clone(),
+                "it has no version of a Lance table in it".into(),
+            );
+        }
+    }
+    Error::TableNotFound(location.uri.clone())
+}
+
+fn unreadable(location: &Location, e: lance::Error) -> Error {
+    match Error::lance("open the table", e) {
+        Error::Lance { source, .. } => match *source {
+            lance::Error::IO { .. } => {
+                tracing::warn!(error = %source, "cannot open the table");
+                Error::StoreUnreachable("open the table")
+            }
+            e => {
+                tracing::warn!(error = %e, "cannot open the table");
+                Error::Corrupt {
+                    what: format!(
+                        "{}: the table's newest manifest cannot be read; restore a good version",
+                        location.uri
+                    ),
+                }
+            }
+        },
+        e => e,
+    }
+}
+
+/// Refuses by name what must not be touched; nothing of the table but its manifest was read.
+fn refuse(location: &Location, dataset: &Dataset) -> Result<()> {
+    let manifest = dataset.manifest();
+    if let Some(base) = foreign_base(dataset, manifest) {
+        return Err(Error::ForeignBase(base));
+    }
+    let unsupported = |what: &str, remedy: &str| {
+        Err(Error::Unsupported {
+            what: format!("{}: {what}", location.uri),
+            remedy: remedy.into(),
+        })
+    };
+    if manifest.branch.is_some() {
+        return unsupported(
+            "a branch of a table",
+            "name the table itself; its branches' shards are not main's backlog",
+        );
+    }
+    if dataset.schema().fields.iter().any(|f| f.name == TOMBSTONE) {
+        return unsupported(
+            "a table with a column of its own named `_tombstone`",
+            "rename the column; MemWAL would take its true rows for deletes",
+        );
+    }
+    if manifest.data_storage_format.lance_file_format() == ConcreteFileVersion::V1 {
+        return unsupported(
+            "a table in the legacy storage format (0.1)",
+            "rewrite it with data_storage_version 2.0 or later",
+        );
+    }
+    Ok(())
+}
+
+/// A base path outside the table's own folder, if the manifest names one.
+fn foreign_base(dataset: &Dataset, manifest: &Manifest) -> Option<String> {
+    let own = dataset.uri().trim_end_matches('/').to_string();
+    manifest
+        .base_paths
+        .values()
+        .map(|b| b.path.clone())
+        .find(|path| {
+            let path = path.trim_end_matches('/');
+            path != own && !path.starts_with(&format!("{own}/"))
+        })
+}
+
+/// The key columns of a table, in key order; empty where it has none.
+pub(crate) fn key_fields(schema: &Schema) -> Vec<(String, i32)> {
+    schema
+        .unenforced_primary_key()
+        .iter()
+        .map(|f| (f.name.clone(), f.id))
+        .collect()
+}

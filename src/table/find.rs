@@ -1,0 +1,187 @@
+//! The base rows that a chunk's keys replace or delete.
+//!
+//! Lives here: `Found` and the two ways to it, one scan of the base's key columns, or the key's BTree where few keys meet
+//! many rows (Lance scans the fragments outside the index's bitmap by itself). May use: Lance's scanner. Never: rows'
+//! other columns, or writing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::RecordBatch;
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt64Type;
+use datafusion::common::ScalarValue;
+use datafusion::logical_expr::{Expr, col, lit};
+use futures::TryStreamExt;
+use lance::Dataset;
+use lance::index::DatasetIndexExt;
+use roaring::RoaringTreemap;
+
+use super::error::{Error, Result};
+use super::keys::{KeyCodec, KeySet, Place};
+use super::newest::Live;
+
+/// What was found in the base table.
+#[derive(Default)]
+pub(crate) struct Found {
+    /// Row addresses to delete: rows whose key the chunk writes again or deletes.
+    pub addresses: RoaringTreemap,
+    /// Tables with stable row ids: the id that a live row of the chunk takes over, by its place.
+    pub row_ids: HashMap<(u32, u32), u64>,
+}
+
+/// Rows of a key batch; small keys make small batches.
+const BATCH_ROWS: usize = 8192;
+/// An index look-up asks for at most this many keys at a time.
+const KEYS_A_QUERY: usize = 4096;
+/// The index is asked where the base has this many times as many rows as there are keys.
+const INDEX_FACTOR: u64 = 50;
+
+/// Adds to `found` the base rows that hold a key of `set`.
+pub(crate) async fn find(
+    base: &Arc<Dataset>,
+    keys: &[(String, i32)],
+    codec: &KeyCodec,
+    set: &KeySet,
+    live: &Live,
+    found: &mut Found,
+) -> Result<()> {
+    let rows = base
+        .fragments()
+        .iter()
+        .map(|f| f.num_rows().unwrap_or(usize::MAX >> 8) as u64)
+        .sum::<u64>();
+    if set.len() == 0 || rows == 0 {
+        return Ok(());
+    }
+    let few =
+        (set.len() as u64).saturating_mul(INDEX_FACTOR) < rows && set.len() <= 8 * KEYS_A_QUERY;
+    let mut search = Search {
+        base,
+        keys,
+        codec,
+        set,
+        live,
+        found,
+    };
+    if few && keys.len() == 1 && has_btree(base, keys[0].1).await? {
+        let positions: Vec<u32> = (0..set.len() as u32).collect();
+        for positions in positions.chunks(KEYS_A_QUERY) {
+            let wanted = codec
+                .decode(positions.iter().map(|at| set.key(*at)))
+                .map_err(broken)?;
+            let values = (0..wanted[0].len()).map(|at| ScalarValue::try_from_array(&wanted[0], at));
+            let values = values.map(|v| v.map(lit)).collect::<Result<Vec<Expr>, _>>();
+            let values = values.map_err(|e| Error::Bug(format!("a key is no literal: {e}")))?;
+            search
+                .scan(Some(col(quoted(&keys[0].0)).in_list(values, false)))
+                .await?;
+        }
+        return Ok(());
+    }
+    search.scan(None).await
+}
+
+/// A column reference that keeps case and special characters.
+fn quoted(name: &str) -> datafusion::common::Column {
+    datafusion::common::Column::from_name(name)
+}
+
+fn broken(e: arrow_schema::ArrowError) -> Error {
+    Error::Bug(format!("the base's keys cannot be encoded: {e}"))
+}
+
+/// Whether a BTree over exactly the key column is there.
+async fn has_btree(base: &Dataset, key: i32) -> Result<bool> {
+    let indices = base
+        .load_indices()
+        .await
+        .map_err(|e| Error::lance("read the table's indexes", e))?;
+    Ok(indices.iter().any(|index| {
+        let kind = index
+            .index_details
+            .as_ref()
+            .map(|d| d.type_url.as_str())
+            .unwrap_or_default();
+        index.fields == [key] && kind.ends_with("BTreeIndexDetails")
+    }))
+}
+
+struct Search<'a> {
+    base: &'a Arc<Dataset>,
+    keys: &'a [(String, i32)],
+    codec: &'a KeyCodec,
+    set: &'a KeySet,
+    live: &'a Live,
+    found: &'a mut Found,
+}
+
+impl Search<'_> {
+    async fn scan(&mut self, filter: Option<Expr>) -> Result<()> {
+        let names: Vec<&str> = self.keys.iter().map(|(name, _)| name.as_str()).collect();
+        let stable = self.base.manifest().uses_stable_row_ids();
+        let mut scan = self.base.scan();
+        scan.project(&names)
+            .map_err(|e| Error::lance("find the key columns", e))?;
+        scan.with_row_address()
+            .scan_in_order(false)
+            .batch_size(BATCH_ROWS)
+            .io_buffer_size(16 << 20);
+        scan.fragment_readahead(4).batch_readahead(2);
+        if stable {
+            scan.with_row_id();
+        }
+        if let Some(filter) = filter {
+            scan.filter_expr(filter);
+        }
+        let mut rows = scan
+            .try_into_stream()
+            .await
+            .map_err(|e| Error::lance("scan the base's keys", e))?;
+        while let Some(batch) = rows
+            .try_next()
+            .await
+            .map_err(|e| Error::lance("scan the base's keys", e))?
+        {
+            self.look(&batch, stable)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, batch: &RecordBatch, stable: bool) -> Result<()> {
+        let at = |name: &str| {
+            batch
+                .schema()
+                .index_of(name)
+                .map_err(|e| Error::Bug(format!("a scan without {name}: {e}")))
+        };
+        let columns = self
+            .keys
+            .iter()
+            .map(|(name, _)| at(name))
+            .collect::<Result<Vec<_>>>()?;
+        let keys = self.codec.encode(batch, &columns).map_err(broken)?;
+        let addresses = batch.column(at("_rowaddr")?).as_primitive::<UInt64Type>();
+        let ids = if stable {
+            Some(batch.column(at("_rowid")?).as_primitive::<UInt64Type>())
+        } else {
+            None
+        };
+        for row in 0..batch.num_rows() {
+            let Some(held) = self.set.position(keys.row(row).as_ref()) else {
+                continue;
+            };
+            self.found.addresses.insert(addresses.value(row));
+            if let Some(ids) = ids {
+                let Place { generation, offset } = self.set.place(held);
+                if self.live[generation as usize].contains(offset) {
+                    self.found
+                        .row_ids
+                        .entry((generation, offset))
+                        .or_insert(ids.value(row));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,401 @@
+//! A merge: the oldest pending generations of some shards become part of the base table in one commit.
+//!
+//! Lives here: the order of a merge's steps and its bounds. Read the chunk, choose the newest version of each key, find
+//! the base rows that they replace, write the living rows, delete the replaced ones, commit; after any failure look at
+//! the watermarks and say what is so. May use: this room's parts. Never: a decision when or how much (`plan`).
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow_array::BooleanArray;
+use arrow_schema::DataType;
+use arrow_select::filter::filter_record_batch;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use lance::Dataset;
+use lance_core::datatypes::Schema;
+use roaring::RoaringBitmap;
+
+use super::base::{Table, details, key_fields, watermarks};
+use super::commit::{Prepared, commit};
+use super::error::{Error, Result};
+use super::find::{Found, find};
+use super::generation::{Facts, Generation, Rows};
+use super::keys::KeyCodec;
+use super::newest::{Estimate, Live, Part, Source, choose, estimate, open};
+use super::observe::Known;
+use super::snapshot::{Chunk, Snapshot};
+use super::steps::reach;
+use super::write::{self, Batches, keep_row_ids};
+
+/// A merge's bounds.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// Bytes that the merge may hold in memory. A chunk that needs more is streamed.
+    pub budget_bytes: u64,
+    /// When the attempt has to have committed; past it, it never does.
+    pub deadline: Instant,
+}
+
+impl Limits {
+    /// Bounds that end `after` from now.
+    pub fn new(budget_bytes: u64, after: Duration) -> Self {
+        Self {
+            budget_bytes,
+            deadline: Instant::now() + after,
+        }
+    }
+}
+
+/// How an attempt ended.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It committed.
+    Merged(Merged),
+    /// Another hand has merged as much, or more: every watermark is at or past ours.
+    Overtaken,
+    /// Another commit won and the chunk is not merged whole; take a new snapshot and decide again.
+    Lost,
+}
+
+/// What a merge did.
+#[derive(Debug, Clone, Default)]
+pub struct Merged {
+    /// The base version that it made.
+    pub version: u64,
+    /// Generations that it moved.
+    pub generations: usize,
+    /// Rows written to the base.
+    pub rows_written: u64,
+    /// Base rows replaced or deleted.
+    pub rows_deleted: u64,
+    /// Bytes of the data files written.
+    pub bytes_written: u64,
+    /// Whether the chunk was streamed because it is larger than the budget.
+    pub streamed: bool,
+    /// Time of its parts: reading, finding, writing, committing.
+    pub took: [Duration; 4],
+}
+
+impl Table {
+    /// Merges a chunk of a snapshot: one marked and fenced commit, or nothing.
+    ///
+    /// # Errors
+    /// `GenerationUnreadable` and `SchemaMismatch` name the generation at fault (its shard waits, others flow on);
+    /// `Unsupported`, `DeadlineExceeded` and the store's kinds. Whatever comes back, the table holds the chunk's rows,
+    /// deletes and watermarks either all or not at all.
+    pub async fn merge(
+        &self,
+        snapshot: &Snapshot,
+        chunk: &Chunk,
+        known: &Known,
+        limits: &Limits,
+    ) -> Result<Outcome> {
+        if !snapshot.mem_wal {
+            return Err(Error::NotMemWal(self.location().uri.clone()));
+        }
+        reach("merge.begin").await;
+        let work = Work::new(self, snapshot, chunk, known, limits).await?;
+        let mut merged = Merged {
+            generations: chunk.len(),
+            streamed: work.hold.is_none(),
+            ..Default::default()
+        };
+        let attempt = tokio::time::timeout_at(limits.deadline.into(), work.prepare(&mut merged));
+        let prepared = attempt.await.map_err(|_| Error::DeadlineExceeded)??;
+        reach("merge.commit").await;
+        let begun = Instant::now();
+        match commit(&prepared, limits.deadline).await {
+            Ok(dataset) => {
+                reach("merge.committed").await;
+                merged.took[3] = begun.elapsed();
+                merged.version = dataset.version_id();
+                self.saw(dataset).await;
+                Ok(Outcome::Merged(merged))
+            }
+            Err(e) => self.judge(&prepared, e).await,
+        }
+    }
+
+    /// What a failed commit means: the watermarks say it.
+    async fn judge(&self, prepared: &Prepared, e: Error) -> Result<Outcome> {
+        let latest = self.latest().await?;
+        let marks = details(&latest)
+            .await?
+            .as_ref()
+            .map(watermarks)
+            .unwrap_or_default();
+        let held =
+            |(shard, top): &(uuid::Uuid, u64)| marks.get(shard).is_some_and(|mark| mark >= top);
+        let ours = |fragment: &lance_table::format::Fragment| {
+            let files = prepared.new.iter().flat_map(|f| &f.files);
+            files
+                .into_iter()
+                .any(|f| fragment.files.iter().any(|other| other.path == f.path))
+        };
+        // A commit whose answer was lost has landed all the same; only a definite loser's files may go.
+        if matches!(e, Error::Conflict(_)) && !latest.fragments().iter().any(ours) {
+            write::remove(&prepared.base, &prepared.new, &prepared.updated).await;
+        }
+        if prepared.marks.iter().all(held) {
+            return Ok(Outcome::Overtaken);
+        }
+        match e {
+            Error::Conflict(_) => Ok(Outcome::Lost),
+            // Lance refuses a mark that does not rise without a type of its own: a mark that moved says the same.
+            _ if prepared.marks.iter().any(held) => Ok(Outcome::Lost),
+            e => Err(e),
+        }
+    }
+}
+
+/// One attempt.
+struct Work<'a> {
+    table: &'a Table,
+    base: Arc<Dataset>,
+    chunk: &'a Chunk,
+    keys: Vec<(String, i32)>,
+    facts: Vec<(Generation, Arc<Facts>)>,
+    estimate: Estimate,
+    hold: Option<u64>,
+    budget: u64,
+}
+
+impl<'a> Work<'a> {
+    async fn new(
+        table: &'a Table,
+        snapshot: &Snapshot,
+        chunk: &'a Chunk,
+        known: &Known,
+        limits: &Limits,
+    ) -> Result<Work<'a>> {
+        let base = snapshot.base.clone();
+        let keys = key_fields(base.schema());
+        check_keys(base.schema(), &keys)?;
+        // Newest first within a shard, as choosing needs it.
+        let wanted: Vec<Generation> = chunk.generations().rev().cloned().collect();
+        let facts = known.all(table, &wanted).await?;
+        let estimate = estimate(facts.iter().map(|(g, f)| (g, f.as_ref())));
+        let hold = (estimate.bytes <= limits.budget_bytes / 2).then_some(limits.budget_bytes / 2);
+        Ok(Self {
+            table,
+            base,
+            chunk,
+            keys,
+            facts,
+            estimate,
+            hold,
+            budget: limits.budget_bytes,
+        })
+    }
+
+    /// Everything up to the commit.
+    async fn prepare(&self, merged: &mut Merged) -> Result<Prepared> {
+        let begun = Instant::now();
+        let sources = open(
+            &self.base,
+            self.table.store(),
+            self.facts.clone(),
+            &self.keys,
+            self.hold,
+        )
+        .await?;
+        reach("merge.read").await;
+        merged.took[0] = begun.elapsed();
+        let begun = Instant::now();
+        let (live, found) = if self.keys.is_empty() {
+            (vec![], Found::default())
+        } else {
+            self.choose(&sources).await?
+        };
+        reach("merge.found").await;
+        merged.took[1] = begun.elapsed();
+        merged.rows_deleted = found.addresses.len();
+        let begun = Instant::now();
+        let (new, deletions) = futures::future::join(
+            self.write(Arc::new(sources), live, &found),
+            write::deletions(&self.base, &found.addresses),
+        )
+        .await;
+        let (new, deletions) = match (new, deletions) {
+            (Ok(new), Ok(deletions)) => (new, deletions),
+            (new, deletions) => {
+                let (files, e) = (
+                    new.as_ref().ok().cloned(),
+                    deletions.as_ref().ok().map(|d| d.updated.clone()),
+                );
+                write::remove(
+                    &self.base,
+                    &files.unwrap_or_default(),
+                    &e.unwrap_or_default(),
+                )
+                .await;
+                return Err(new
+                    .err()
+                    .or(deletions.err())
+                    .unwrap_or(Error::Bug("nothing failed".into())));
+            }
+        };
+        reach("merge.written").await;
+        reach("merge.deletions").await;
+        merged.took[2] = begun.elapsed();
+        merged.rows_written = new.iter().filter_map(|f| f.physical_rows).sum::<usize>() as u64;
+        let files = new.iter().flat_map(|f| &f.files);
+        merged.bytes_written = files
+            .filter_map(|f| f.file_size_bytes.get())
+            .map(u64::from)
+            .sum();
+        Ok(Prepared {
+            base: self.base.clone(),
+            new,
+            updated: deletions.updated,
+            removed: deletions.removed,
+            addresses: found.addresses,
+            marks: self.chunk.marks().collect(),
+            key_ids: self.keys.iter().map(|(_, id)| *id).collect(),
+        })
+    }
+
+    /// Chooses the rows that live and finds what they replace, in as many parts as the keys need to fit the budget.
+    async fn choose(&self, sources: &[Source]) -> Result<(Live, Found)> {
+        let types = key_types(self.base.schema(), &self.keys)?;
+        let codec = KeyCodec::new(types)
+            .map_err(|e| Error::Bug(format!("keys of a hashable type: {e}")))?;
+        let key_bytes = self.estimate.rows.saturating_mul(KEY_BYTES);
+        let of = key_bytes.div_ceil((self.budget / 4).max(1)).max(1);
+        let mut live: Live = vec![RoaringBitmap::new(); sources.len()];
+        let mut found = Found::default();
+        for part in 0..of {
+            let set = choose(sources, &codec, Part { part, of }, &mut live).await?;
+            find(&self.base, &self.keys, &codec, &set, &live, &mut found).await?;
+        }
+        Ok((live, found))
+    }
+
+    /// Writes the living rows, oldest first. With stable row ids, rows that update come before rows that are new, each in
+    /// fragments of their own: the first keep their ids, the others get new ones.
+    async fn write(
+        &self,
+        sources: Arc<Vec<Source>>,
+        live: Live,
+        found: &Found,
+    ) -> Result<Vec<lance_table::format::Fragment>> {
+        if self.keys.is_empty() {
+            return write::fragments(&self.base, rows_of(sources, None)).await;
+        }
+        if !self.base.manifest().uses_stable_row_ids() {
+            if live.iter().all(RoaringBitmap::is_empty) {
+                return Ok(vec![]);
+            }
+            return write::fragments(&self.base, rows_of(sources, Some(live))).await;
+        }
+        let mut updating: Live = vec![RoaringBitmap::new(); live.len()];
+        for (generation, offset) in found.row_ids.keys() {
+            updating[*generation as usize].insert(*offset);
+        }
+        let fresh: Live = live
+            .iter()
+            .zip(&updating)
+            .map(|(live, updating)| live - updating)
+            .collect();
+        let mut ids = Vec::with_capacity(found.row_ids.len());
+        for (generation, offsets) in updating.iter().enumerate().rev() {
+            ids.extend(
+                offsets
+                    .iter()
+                    .filter_map(|offset| found.row_ids.get(&(generation as u32, offset))),
+            );
+        }
+        let mut new = vec![];
+        if !ids.is_empty() {
+            new = write::fragments(&self.base, rows_of(sources.clone(), Some(updating))).await?;
+            keep_row_ids(&mut new, &ids)?;
+        }
+        if !fresh.iter().all(RoaringBitmap::is_empty) {
+            match write::fragments(&self.base, rows_of(sources, Some(fresh))).await {
+                Ok(fragments) => new.extend(fragments),
+                Err(e) => {
+                    write::remove(&self.base, &new, &[]).await;
+                    return Err(e);
+                }
+            }
+        }
+        Ok(new)
+    }
+}
+
+/// What a key is taken to need in memory before it is known.
+const KEY_BYTES: u64 = 80;
+
+/// The rows of `sources` that are in `live` (all where `None`), oldest generation first, in the table's schema.
+fn rows_of(sources: Arc<Vec<Source>>, live: Option<Live>) -> Batches {
+    let live = live.map(Arc::new);
+    let order = (0..sources.len()).rev();
+    stream::iter(order)
+        .then(move |at| {
+            let (sources, live) = (sources.clone(), live.clone());
+            async move {
+                if live.as_ref().is_some_and(|live| live[at].is_empty()) {
+                    return Ok(stream::empty().boxed());
+                }
+                let rows = sources[at].rows(false).await?;
+                let picked =
+                    rows.map(move |rows| pick(rows?, live.as_ref().map(|l| &l[at]), &sources[at]));
+                Ok::<_, Error>(picked.boxed())
+            }
+        })
+        .try_flatten()
+        .try_filter(|batch| futures::future::ready(batch.num_rows() > 0))
+        .boxed()
+}
+
+fn pick(
+    (batch, offsets): Rows,
+    live: Option<&RoaringBitmap>,
+    source: &Source,
+) -> Result<arrow_array::RecordBatch> {
+    let keep: Option<BooleanArray> = match live {
+        Some(live) => Some(
+            offsets
+                .values()
+                .iter()
+                .map(|o| Some(live.contains(*o)))
+                .collect(),
+        ),
+        // A table without a key has no deletes to apply.
+        None => source
+            .mapping
+            .tombstones(&batch)
+            .map(|t| t.iter().map(|dead| Some(dead != Some(true))).collect()),
+    };
+    let batch = match keep {
+        Some(keep) => filter_record_batch(&batch, &keep)
+            .map_err(|e| Error::Bug(format!("rows cannot be picked: {e}")))?,
+        None => batch,
+    };
+    source.mapping.apply(batch)
+}
+
+fn key_types(schema: &Schema, keys: &[(String, i32)]) -> Result<Vec<DataType>> {
+    keys.iter()
+        .map(|(name, id)| {
+            let field = schema.field_by_id(*id);
+            field
+                .map(|f| f.data_type())
+                .ok_or_else(|| Error::Bug(format!("the key column `{name}` has no field")))
+        })
+        .collect()
+}
+
+/// Keys have to be top-level columns, as MemWAL itself asks.
+fn check_keys(schema: &Schema, keys: &[(String, i32)]) -> Result<()> {
+    let nested = keys
+        .iter()
+        .find(|(_, id)| !schema.fields.iter().any(|f| f.id == *id));
+    match nested {
+        None => Ok(()),
+        Some((name, _)) => Err(Error::Unsupported {
+            what: format!("the key column `{name}` inside another column"),
+            remedy: "make the key a column of its own".into(),
+        }),
+    }
+}

@@ -1,0 +1,233 @@
+//! The newest version of every key in a chunk.
+//!
+//! Lives here: opening a chunk's generations side by side (their rows kept in memory where the budget allows), and
+//! deciding for each generation which of its rows live: the newest version of a key wins, a delete keeps none. May use:
+//! generations, mappings, key sets. Never: the base table (`find`), or a commit.
+
+use std::sync::Arc;
+
+use arrow_array::Array;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
+use lance::Dataset;
+use lance_io::object_store::ObjectStore;
+use roaring::RoaringBitmap;
+
+use super::error::{Error, Result};
+use super::generation::{Facts, Generation, OpenGeneration, Rows};
+use super::keys::{Added, KeyCodec, KeySet, Place, hash};
+use super::mapping::Mapping;
+
+/// Generations opened at once.
+const AT_ONCE: usize = 64;
+/// Rows of a batch that is read.
+const BATCH_ROWS: u32 = 8192;
+/// Bytes of a batch that is streamed.
+pub(crate) const BATCH_BYTES: u64 = 4 << 20;
+
+/// A generation of a chunk, open.
+pub(crate) struct Source {
+    pub open: OpenGeneration,
+    pub mapping: Mapping,
+    /// All its rows, where they are held in memory.
+    held: Option<Vec<Rows>>,
+}
+
+impl Source {
+    /// Its rows, tombstones among them; only the key columns where `keys_only` and they are not held already.
+    pub async fn rows(&self, keys_only: bool) -> Result<BoxStream<'static, Result<Rows>>> {
+        match &self.held {
+            Some(rows) => Ok(stream::iter(rows.clone()).map(Ok).boxed()),
+            None => {
+                let columns = keys_only.then(|| self.mapping.key_columns());
+                self.open
+                    .rows(columns.as_deref(), BATCH_ROWS, BATCH_BYTES)
+                    .await
+            }
+        }
+    }
+}
+
+/// What a chunk costs to hold, by what is known of it before it is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Estimate {
+    /// Rows of all its generations.
+    pub rows: u64,
+    /// Bytes of all its rows in memory.
+    pub bytes: u64,
+}
+
+/// Encoded data grows when it is read: where the writer did not say by how much, this is assumed.
+const GROWTH: u64 = 4;
+/// What a row costs beyond its data while it is held.
+const ROW_OVERHEAD: u64 = 64;
+
+/// Estimates a chunk.
+pub(crate) fn estimate<'a>(
+    chunk: impl IntoIterator<Item = (&'a Generation, &'a Facts)>,
+) -> Estimate {
+    chunk.into_iter().fold(
+        Estimate { rows: 0, bytes: 0 },
+        |sum, (generation, facts)| Estimate {
+            rows: sum.rows + facts.physical_rows,
+            bytes: sum.bytes
+                + generation
+                    .bytes
+                    .unwrap_or(0)
+                    .max(
+                        facts
+                            .data_bytes
+                            .saturating_mul(if generation.bytes.is_some() {
+                                1
+                            } else {
+                                GROWTH
+                            }),
+                    )
+                + facts.physical_rows * ROW_OVERHEAD,
+        },
+    )
+}
+
+/// Opens the generations of a chunk, newest first as given; with `hold`, reads them too, up to that many bytes in all.
+/// Gives back `None` for the rows where holding them would have taken more.
+pub(crate) async fn open(
+    base: &Arc<Dataset>,
+    store: &Arc<ObjectStore>,
+    chunk: Vec<(Generation, Arc<Facts>)>,
+    keys: &[(String, i32)],
+    hold: Option<u64>,
+) -> Result<Vec<Source>> {
+    let at_once = if hold.is_some() { AT_ONCE } else { 4 };
+    let tasks = chunk.into_iter().map(|(generation, facts)| {
+        let (base, store, keys) = (base.clone(), store.clone(), keys.to_vec());
+        // A task of its own, so that decoding uses every core.
+        let task = async move {
+            let open = OpenGeneration::open(&base, &store, &generation, &facts).await?;
+            let mapping = Mapping::new(&open, base.schema(), &keys)?;
+            let held = match hold {
+                Some(_) => Some(
+                    open.rows(None, BATCH_ROWS, u64::MAX >> 1)
+                        .await?
+                        .try_collect::<Vec<_>>()
+                        .await?,
+                ),
+                None => None,
+            };
+            Ok::<_, Error>(Source {
+                open,
+                mapping,
+                held,
+            })
+        };
+        Abort(tokio::spawn(task))
+    });
+    let mut sources: Vec<Source> = stream::iter(tasks).buffered(at_once).try_collect().await?;
+    if let Some(hold) = hold {
+        let held: usize = sources
+            .iter()
+            .flat_map(|s| &s.held)
+            .flatten()
+            .map(|(b, _)| b.get_array_memory_size())
+            .sum();
+        if held as u64 > hold {
+            tracing::debug!(
+                held,
+                hold,
+                "the chunk is larger than it said; it is streamed"
+            );
+            sources.iter_mut().for_each(|s| s.held = None);
+        }
+    }
+    Ok(sources)
+}
+
+/// A spawned task that ends with the one who waits for it.
+struct Abort<T>(tokio::task::JoinHandle<Result<T>>);
+
+impl<T> Future for Abort<T> {
+    type Output = Result<T>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|done| match done {
+                Ok(done) => done,
+                Err(e) => Err(Error::Bug(format!(
+                    "a task that read a generation ended badly: {e}"
+                ))),
+            })
+    }
+}
+
+impl<T> Drop for Abort<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Which rows of each generation live, in the order of the sources.
+pub(crate) type Live = Vec<RoaringBitmap>;
+
+/// One part of a chunk's keys: those whose hash falls on `part` of `of`. All keys where `of` is 1.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Part {
+    pub part: u64,
+    pub of: u64,
+}
+
+/// Adds to `live` the rows that live among the keys of one part, and gives back those keys.
+pub(crate) async fn choose(
+    sources: &[Source],
+    codec: &KeyCodec,
+    part: Part,
+    live: &mut Live,
+) -> Result<KeySet> {
+    let mut set = KeySet::default();
+    for (at, source) in sources.iter().enumerate() {
+        let mut rows = source.rows(true).await?;
+        while let Some((batch, offsets)) = rows.try_next().await? {
+            let columns = source.mapping.key_positions(&batch)?;
+            let dead = source.mapping.tombstones(&batch);
+            let broken = |e: arrow_schema::ArrowError| {
+                tracing::warn!(error = %e, "keys cannot be encoded");
+                let g = &source.open.generation;
+                Error::SchemaMismatch {
+                    shard: g.shard,
+                    generation: g.number,
+                    what: "its keys are of another type".into(),
+                }
+            };
+            let keys = codec.encode(&batch, &columns).map_err(broken)?;
+            for row in 0..batch.num_rows() {
+                let key = keys.row(row);
+                if part.of > 1 && hash(key.as_ref()) % part.of != part.part {
+                    continue;
+                }
+                let offset = offsets.value(row);
+                let lives = !dead
+                    .as_ref()
+                    .is_some_and(|d| d.is_valid(row) && d.value(row));
+                match set.add(
+                    key.as_ref(),
+                    Place {
+                        generation: at as u32,
+                        offset,
+                    },
+                ) {
+                    Added::Older => continue,
+                    Added::Instead(before) => {
+                        live[at].remove(before.offset);
+                    }
+                    Added::Newest => {}
+                }
+                if lives {
+                    live[at].insert(offset);
+                }
+            }
+        }
+    }
+    Ok(set)
+}

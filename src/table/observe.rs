@@ -1,0 +1,585 @@
+//! Watching one table: what is pending, since when, and what about it is not as it should be.
+//!
+//! Lives here: `Tracker`, which remembers what storage showed so that an unchanged shard costs one request, `Known`
+//! (generations' facts), `Observation` (counts, bytes, exact times) and the anomalies that are named and not merged over
+//! (contracts 1, 3, 8, 9). May use: this room's parts. Never: a decision (`plan`), or a zero for what is unknown.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use lance::Dataset;
+use uuid::Uuid;
+
+use super::base::{Table, details, watermarks};
+use super::commit::PROPERTY;
+use super::error::{Error, Result};
+use super::generation::{Facts, Generation, facts};
+use super::shard::{self, AT_ONCE, ShardState};
+use super::snapshot::{Listing, ShardPending, Snapshot};
+
+/// Facts of generations, read once each.
+#[derive(Default)]
+pub struct Known {
+    facts: Mutex<HashMap<(Uuid, String), Arc<Facts>>>,
+}
+
+impl Known {
+    /// The facts of some generations, in their order; what is not known yet is read, some at a time.
+    pub(crate) async fn all(
+        &self,
+        table: &Table,
+        wanted: &[Generation],
+    ) -> Result<Vec<(Generation, Arc<Facts>)>> {
+        stream::iter(wanted.to_vec())
+            .map(|generation| async move {
+                let facts = self.of(table, &generation).await?;
+                Ok((generation, facts))
+            })
+            .buffered(AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    async fn of(&self, table: &Table, generation: &Generation) -> Result<Arc<Facts>> {
+        if let Some(facts) = self.get(generation) {
+            return Ok(facts);
+        }
+        let read = Arc::new(facts(table.store(), table.path(), generation).await?);
+        self.lock()
+            .insert((generation.shard, generation.path.clone()), read.clone());
+        Ok(read)
+    }
+
+    /// The facts of a generation, if they were read before.
+    pub fn get(&self, generation: &Generation) -> Option<Arc<Facts>> {
+        self.lock()
+            .get(&(generation.shard, generation.path.clone()))
+            .cloned()
+    }
+
+    /// Forgets all generations but these.
+    fn keep<'a>(&self, pending: impl Iterator<Item = &'a Generation>) {
+        let keep: BTreeSet<(Uuid, &str)> = pending.map(|g| (g.shard, g.path.as_str())).collect();
+        self.lock()
+            .retain(|(shard, path), _| keep.contains(&(*shard, path.as_str())));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(Uuid, String), Arc<Facts>>> {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One pending generation.
+#[derive(Debug, Clone)]
+pub struct Pending {
+    /// The generation.
+    pub generation: Generation,
+    /// Its rows, masked duplicates and tombstones among them; `None` where nobody has looked yet.
+    pub rows: Option<u64>,
+    /// Its bytes in memory as its writer counted them, else those of its data files; `None` where nobody has looked yet.
+    pub bytes: Option<u64>,
+    /// When it was flushed, by the store's clock; `None` where nobody has looked yet.
+    pub flushed_at: Option<Timestamp>,
+}
+
+/// One shard of an observation.
+#[derive(Debug, Clone)]
+pub struct ShardView {
+    /// The shard.
+    pub shard: Uuid,
+    /// The manifest version that was read.
+    pub manifest_version: u64,
+    /// The writer's epoch, which draining goes by.
+    pub writer_epoch: u64,
+    /// The generation that its writer fills next.
+    pub current_generation: u64,
+    /// The highest generation that the base version holds; 0 for none.
+    pub watermark: u64,
+    /// Pending generations, oldest first.
+    pub pending: Vec<Pending>,
+    /// Merged generations that are still listed, oldest first, and when this process first saw them merged.
+    pub merged: Vec<(Generation, Timestamp)>,
+}
+
+/// The base version of an observation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseFacts {
+    /// Its number.
+    pub version: u64,
+    /// Its live rows.
+    pub rows: u64,
+    /// Its fragments.
+    pub fragments: usize,
+    /// Fragments with fewer live rows than `SMALL_ROWS`.
+    pub small_fragments: usize,
+}
+
+/// A fragment with fewer live rows counts as small in [`BaseFacts`].
+pub const SMALL_ROWS: u64 = 1 << 18;
+
+/// Kinds of what is not as it should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AnomalyKind {
+    /// A watermark at or past the shard's own counter: the shard was made again, or somebody marked too much.
+    WatermarkAhead,
+    /// A watermark below one that was seen before, or that a retained version still holds.
+    WentBack,
+    /// One number with two listed directories.
+    DuplicateGeneration,
+    /// A shard manifest with fields that this Lance cannot write back.
+    UnsupportedManifest,
+    /// A generation left its manifest without being marked: another merger is at work.
+    ForeignMerger,
+    /// Somebody wrote to the base table past MemWAL; a later merge may undo it.
+    DirectWrite,
+    /// The table cleans up its old versions by itself.
+    AutoCleanup,
+    /// A directory under `_mem_wal/` that is no shard.
+    UnknownDirectory,
+}
+
+impl AnomalyKind {
+    /// Its name, PascalCase.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::WatermarkAhead => "WatermarkAhead",
+            Self::WentBack => "WentBack",
+            Self::DuplicateGeneration => "DuplicateGeneration",
+            Self::UnsupportedManifest => "UnsupportedManifest",
+            Self::ForeignMerger => "ForeignMerger",
+            Self::DirectWrite => "DirectWrite",
+            Self::AutoCleanup => "AutoCleanup",
+            Self::UnknownDirectory => "UnknownDirectory",
+        }
+    }
+
+    /// Whether work on the shard (or the table, where none is named) stops until a person acts.
+    pub fn blocks(self) -> bool {
+        matches!(
+            self,
+            Self::WatermarkAhead
+                | Self::WentBack
+                | Self::DuplicateGeneration
+                | Self::UnsupportedManifest
+        )
+    }
+
+    /// Whether a person may say that it is as it should be.
+    pub fn can_be_acknowledged(self) -> bool {
+        matches!(self, Self::WentBack | Self::WatermarkAhead)
+    }
+}
+
+/// Something that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anomaly {
+    /// Its kind.
+    pub kind: AnomalyKind,
+    /// The shard that it is about; `None` for the table.
+    pub shard: Option<Uuid>,
+    /// What is so and what to do.
+    pub message: String,
+}
+
+/// What was seen of a table at one time.
+#[derive(Debug, Clone)]
+pub struct Observation {
+    /// When looking began, by this process's clock.
+    pub observed_at: Timestamp,
+    /// The base version.
+    pub base: BaseFacts,
+    /// The shards, ascending by id.
+    pub shards: Vec<ShardView>,
+    /// What is not as it should be.
+    pub anomalies: Vec<Anomaly>,
+}
+
+impl Observation {
+    /// Pending generations.
+    pub fn pending_generations(&self) -> usize {
+        self.shards.iter().map(|s| s.pending.len()).sum()
+    }
+
+    /// Pending rows; `None` where any generation's are unknown.
+    pub fn pending_rows(&self) -> Option<u64> {
+        self.shards
+            .iter()
+            .flat_map(|s| &s.pending)
+            .map(|p| p.rows)
+            .sum()
+    }
+
+    /// Pending bytes; `None` where any generation's are unknown.
+    pub fn pending_bytes(&self) -> Option<u64> {
+        self.shards
+            .iter()
+            .flat_map(|s| &s.pending)
+            .map(|p| p.bytes)
+            .sum()
+    }
+
+    /// When the oldest pending generation was flushed, by the store's clock.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.shards
+            .iter()
+            .filter_map(|s| s.pending.first()?.flushed_at)
+            .min()
+    }
+
+    /// The anomaly that keeps a shard from being worked on, if any.
+    pub fn blocked(&self, shard: Uuid) -> Option<&Anomaly> {
+        self.anomalies
+            .iter()
+            .find(|a| a.kind.blocks() && a.shard.is_none_or(|s| s == shard))
+    }
+}
+
+/// Shards are listed again after this many looks.
+const LIST_EVERY: u64 = 8;
+/// With nothing flushed, the base version is looked at again after this many looks.
+const BASE_EVERY: u64 = 4;
+/// So many of a shard's oldest pending generations are looked at closely.
+const CLOSE_LOOK: usize = 512;
+/// So many retained versions are asked for watermarks that went back since.
+const LOOK_BACK: u64 = 32;
+
+/// Remembers one table between looks at it.
+#[derive(Default)]
+pub struct Tracker {
+    known: Arc<Known>,
+    looks: u64,
+    found: shard::Shards,
+    states: BTreeMap<Uuid, ShardState>,
+    highest: BTreeMap<Uuid, u64>,
+    merged_at: BTreeMap<(Uuid, String), Timestamp>,
+    pending: BTreeMap<Uuid, Vec<u64>>,
+    foreign: BTreeSet<Uuid>,
+    version: Option<u64>,
+    direct_write: Option<u64>,
+    acknowledged: BTreeSet<AnomalyKind>,
+}
+
+impl Tracker {
+    /// A tracker that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Anomalies that a person said are as they should be.
+    pub fn acknowledge(&mut self, kinds: impl IntoIterator<Item = AnomalyKind>) {
+        self.acknowledged
+            .extend(kinds.into_iter().filter(|k| k.can_be_acknowledged()));
+    }
+
+    /// What is known of generations.
+    pub fn known(&self) -> Arc<Known> {
+        self.known.clone()
+    }
+
+    /// The next look lists the shards and reads the base version, whatever was seen before.
+    pub fn refresh(&mut self) {
+        self.looks = 0;
+    }
+
+    /// Looks at the table: shard manifests first, then the base.
+    ///
+    /// # Errors
+    /// `NotMemWal`, and what reading says. A failed look changes nothing of what is remembered.
+    pub async fn observe(&mut self, table: &Table) -> Result<(Observation, Snapshot)> {
+        let observed_at = Timestamp::now();
+        let first = self.version.is_none();
+        if self.looks.is_multiple_of(LIST_EVERY) {
+            self.found = shard::list(table.store(), table.path()).await?;
+        }
+        let states =
+            shard::newest_of(table.store(), table.path(), &self.found.ids, &self.states).await?;
+        let moved = states.iter().any(|s| {
+            self.states
+                .get(&s.shard)
+                .is_none_or(|b| b.manifest.version != s.manifest.version)
+        });
+        let base = match moved || first || self.looks.is_multiple_of(BASE_EVERY) {
+            true => table.latest().await?,
+            false => table.seen().await,
+        };
+        if first {
+            self.look_back(&base).await?;
+        }
+        self.look_at_commits(&base).await?;
+        let snapshot = Listing::of(states.clone(), observed_at).with(base).await?;
+        if !snapshot.mem_wal {
+            return Err(Error::NotMemWal(table.location().uri.clone()));
+        }
+        let anomalies = self.judge(&snapshot);
+        self.look_closely(table, &snapshot).await;
+        self.remember(&snapshot, observed_at);
+        self.states = states.into_iter().map(|s| (s.shard, s)).collect();
+        self.looks += 1;
+        Ok((self.view(&snapshot, anomalies, observed_at), snapshot))
+    }
+
+    /// Watermarks that retained versions hold: a restore or an overwrite before this process began shows there.
+    async fn look_back(&mut self, base: &Arc<Dataset>) -> Result<()> {
+        let newest = base.version_id();
+        let versions = (newest.saturating_sub(LOOK_BACK).max(1)..newest).map(|version| {
+            let base = base.clone();
+            async move {
+                // A version that is gone says nothing.
+                let Ok(old) = base.checkout_version(version).await else {
+                    return Ok(None);
+                };
+                details(&old).await
+            }
+        });
+        let found: Vec<_> = stream::iter(versions)
+            .buffer_unordered(16)
+            .try_collect()
+            .await?;
+        for (shard, mark) in found.into_iter().flatten().flat_map(|d| watermarks(&d)) {
+            let highest = self.highest.entry(shard).or_default();
+            *highest = (*highest).max(mark);
+        }
+        Ok(())
+    }
+
+    /// Who made the base versions since the last look: one request for each that is not ours, a few at most.
+    async fn look_at_commits(&mut self, base: &Dataset) -> Result<()> {
+        const AT_MOST: u64 = 8;
+        let now = base.version_id();
+        let Some(before) = self.version.replace(now) else {
+            return Ok(());
+        };
+        for version in before.max(now.saturating_sub(AT_MOST)) + 1..=now {
+            let Ok(Some(t)) = base.read_transaction_by_version(version).await else {
+                continue;
+            };
+            let ours = t
+                .transaction_properties
+                .as_ref()
+                .is_some_and(|p| p.contains_key(PROPERTY));
+            if !ours && writes_rows(&t.operation) {
+                self.direct_write = Some(version);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads facts of the oldest pending generations; what cannot be read stays unknown and is named by the merge.
+    async fn look_closely(&self, table: &Table, snapshot: &Snapshot) {
+        let wanted: Vec<Generation> = snapshot
+            .shards
+            .iter()
+            .flat_map(|s| s.pending.iter().take(CLOSE_LOOK))
+            .cloned()
+            .collect();
+        stream::iter(wanted)
+            .for_each_concurrent(AT_ONCE, |generation| async move {
+                if let Err(e) = self.known.of(table, &generation).await {
+                    tracing::debug!(shard = %generation.shard, generation = generation.number, error = %e, "unknown yet");
+                }
+            })
+            .await;
+    }
+
+    fn judge(&mut self, snapshot: &Snapshot) -> Vec<Anomaly> {
+        let mut found = Vec::new();
+        let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
+            if !self.acknowledged.contains(&kind) {
+                found.push(Anomaly {
+                    kind,
+                    shard,
+                    message,
+                });
+            }
+        };
+        for s in &snapshot.shards {
+            let (shard, manifest) = (s.state.shard, &s.state.manifest);
+            if s.watermark > 0 && s.watermark >= manifest.current_generation {
+                tell(
+                    AnomalyKind::WatermarkAhead,
+                    Some(shard),
+                    format!(
+                        "the base holds generations of shard {shard} through {}, and the shard has only come to {}: it was made again, or too much was marked; writers should use a new shard id",
+                        s.watermark, manifest.current_generation
+                    ),
+                );
+            }
+            if let Some(before) = self
+                .highest
+                .get(&shard)
+                .filter(|before| **before > s.watermark)
+            {
+                tell(
+                    AnomalyKind::WentBack,
+                    Some(shard),
+                    format!(
+                        "generations of shard {shard} were merged through {before}, and the base says {}: it was restored or overwritten; acknowledge WentBack to merge what is listed again",
+                        s.watermark
+                    ),
+                );
+            }
+            if let Some(number) = s.doubled() {
+                tell(
+                    AnomalyKind::DuplicateGeneration,
+                    Some(shard),
+                    format!(
+                        "shard {shard} lists two directories for generation {number}; remove the wrong one from its manifest"
+                    ),
+                );
+            }
+            if !s.state.supported {
+                tell(
+                    AnomalyKind::UnsupportedManifest,
+                    Some(shard),
+                    format!(
+                        "the manifest of shard {shard} has fields that this release does not know; use a newer Freshet"
+                    ),
+                );
+            }
+            if self.vanished(s) {
+                self.foreign.insert(shard);
+            }
+            if self.foreign.contains(&shard) {
+                tell(
+                    AnomalyKind::ForeignMerger,
+                    Some(shard),
+                    format!(
+                        "pending generations of shard {shard} left its manifest unmarked: another merger is at work; run only one"
+                    ),
+                );
+            }
+        }
+        if let Some(version) = self.direct_write {
+            tell(
+                AnomalyKind::DirectWrite,
+                None,
+                format!(
+                    "version {version} wrote rows to the base past MemWAL; an older pending generation may undo them, write through MemWAL only"
+                ),
+            );
+        }
+        if snapshot
+            .base
+            .config()
+            .contains_key("lance.auto_cleanup.interval")
+        {
+            tell(AnomalyKind::AutoCleanup, None,
+                "the table cleans up its own old versions (lance.auto_cleanup); remove that option, it may take a version that a running merge needs".into());
+        }
+        for name in &self.found.unknown {
+            tell(
+                AnomalyKind::UnknownDirectory,
+                None,
+                format!("_mem_wal/{name} is no shard; it is left alone"),
+            );
+        }
+        found
+    }
+
+    /// Whether a generation that was pending is listed no more and not marked either.
+    fn vanished(&self, s: &ShardPending) -> bool {
+        let before = self.pending.get(&s.state.shard);
+        before.is_some_and(|before| {
+            before
+                .iter()
+                .any(|n| *n > s.watermark && !s.pending.iter().any(|g| g.number == *n))
+        })
+    }
+
+    fn remember(&mut self, snapshot: &Snapshot, now: Timestamp) {
+        for s in &snapshot.shards {
+            let shard = s.state.shard;
+            let highest = self.highest.entry(shard).or_default();
+            *highest = (*highest).max(s.watermark);
+            for g in &s.merged {
+                self.merged_at.entry((shard, g.path.clone())).or_insert(now);
+            }
+            self.pending
+                .insert(shard, s.pending.iter().map(|g| g.number).collect());
+        }
+        let listed: BTreeSet<(Uuid, &str)> = snapshot
+            .shards
+            .iter()
+            .flat_map(|s| &s.merged)
+            .map(|g| (g.shard, g.path.as_str()))
+            .collect();
+        self.merged_at
+            .retain(|(shard, path), _| listed.contains(&(*shard, path.as_str())));
+        self.known.keep(snapshot.pending());
+    }
+
+    fn view(
+        &self,
+        snapshot: &Snapshot,
+        anomalies: Vec<Anomaly>,
+        observed_at: Timestamp,
+    ) -> Observation {
+        let shards = snapshot.shards.iter().map(|s| ShardView {
+            shard: s.state.shard,
+            manifest_version: s.state.manifest.version,
+            writer_epoch: s.state.manifest.writer_epoch,
+            current_generation: s.state.manifest.current_generation,
+            watermark: s.watermark,
+            pending: s.pending.iter().map(|g| self.pending_of(g)).collect(),
+            merged: s
+                .merged
+                .iter()
+                .map(|g| {
+                    (
+                        g.clone(),
+                        self.merged_at
+                            .get(&(g.shard, g.path.clone()))
+                            .copied()
+                            .unwrap_or(observed_at),
+                    )
+                })
+                .collect(),
+        });
+        Observation {
+            observed_at,
+            base: base_facts(&snapshot.base),
+            shards: shards.collect(),
+            anomalies,
+        }
+    }
+
+    fn pending_of(&self, generation: &Generation) -> Pending {
+        let facts = self.known.get(generation);
+        let of = |f: fn(&Facts) -> u64| facts.as_deref().map(f);
+        Pending {
+            rows: generation.rows.or(of(|f| f.physical_rows)),
+            bytes: generation.bytes.or(of(|f| f.data_bytes)),
+            flushed_at: facts.as_deref().map(|f| f.flushed_at),
+            generation: generation.clone(),
+        }
+    }
+}
+
+/// Counts of a base version, all from its manifest.
+pub(crate) fn base_facts(base: &Dataset) -> BaseFacts {
+    let rows = |f: &lance_table::format::Fragment| f.num_rows().unwrap_or(0) as u64;
+    BaseFacts {
+        version: base.version_id(),
+        rows: base.fragments().iter().map(rows).sum(),
+        fragments: base.fragments().len(),
+        small_fragments: base
+            .fragments()
+            .iter()
+            .filter(|f| rows(f) < SMALL_ROWS)
+            .count(),
+    }
+}
+
+/// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
+fn writes_rows(operation: &lance::dataset::transaction::Operation) -> bool {
+    use lance::dataset::transaction::Operation as Op;
+    match operation {
+        Op::Append { .. } | Op::Delete { .. } | Op::Overwrite { .. } => true,
+        Op::Update {
+            compacted_sstables, ..
+        } => compacted_sstables.is_empty(),
+        _ => false,
+    }
+}

@@ -1,0 +1,343 @@
+//! Shards and their manifests, as storage holds them.
+//!
+//! Lives here: listing shards, finding and reading a shard's newest manifest at the least requests, and telling whether
+//! a manifest says more than this Lance can write back (contract 8). May use: lance's manifest types, object_store.
+//! Never: a claim of a shard's epoch, or a pending list that is inferred from directories.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::{StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use lance::dataset::mem_wal::util::{
+    manifest_filename, mem_wal_path, parse_bit_reversed_filename, shard_manifest_path,
+};
+use lance_index::mem_wal::ShardManifest;
+use lance_io::object_store::ObjectStore;
+use lance_table::format::pb;
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStore as _, ObjectStoreExt as _};
+use prost::Message;
+use uuid::Uuid;
+
+use super::error::{Error, Result};
+
+/// One shard's newest manifest.
+#[derive(Debug, Clone)]
+pub struct ShardState {
+    /// The shard.
+    pub shard: Uuid,
+    /// The manifest that was read.
+    pub manifest: Arc<ShardManifest>,
+    /// When the store says that manifest was written.
+    pub written_at: Timestamp,
+    /// Whether this Lance could write the manifest back with nothing lost.
+    pub supported: bool,
+}
+
+/// What lies under `_mem_wal/`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shards {
+    /// Directories that are shards, ascending.
+    pub ids: Vec<Uuid>,
+    /// Other directories; they are reported and never touched.
+    pub unknown: Vec<String>,
+}
+
+/// Lists the shards of a table: one listing.
+pub(crate) async fn list(store: &ObjectStore, table: &Path) -> Result<Shards> {
+    let found = match store
+        .inner
+        .list_with_delimiter(Some(&mem_wal_path(table)))
+        .await
+    {
+        Ok(found) => found,
+        Err(StoreError::NotFound { .. }) => return Ok(Shards::default()),
+        Err(e) => return Err(Error::store("list the shards", e)),
+    };
+    let mut shards = Shards::default();
+    for prefix in found.common_prefixes {
+        let name = prefix.filename().unwrap_or_default();
+        match Uuid::parse_str(name) {
+            Ok(id) => shards.ids.push(id),
+            Err(_) => shards.unknown.push(name.to_string()),
+        }
+    }
+    shards.ids.sort();
+    Ok(shards)
+}
+
+/// How many manifests ahead of a known one are asked for one by one before the directory is listed.
+const WALK: u64 = 32;
+
+/// The newest manifest of a shard, or `None` where it has none yet. `known` is the state read before: unchanged, it costs
+/// one request.
+pub(crate) async fn newest(
+    store: &ObjectStore,
+    table: &Path,
+    shard: Uuid,
+    known: Option<&ShardState>,
+) -> Result<Option<ShardState>> {
+    let dir = shard_manifest_path(table, &shard);
+    let Some(known) = known else {
+        let Some(version) = first_look(store, &dir).await? else {
+            return Ok(None);
+        };
+        return read(store, &dir, shard, version).await.map(Some);
+    };
+    let mut version = known.manifest.version;
+    while exists(store, &dir, version + 1).await? {
+        version += 1;
+        if version - known.manifest.version >= WALK {
+            version = listed(store, &dir).await?.unwrap_or(version);
+            break;
+        }
+    }
+    match version {
+        v if v == known.manifest.version => Ok(Some(known.clone())),
+        v => read(store, &dir, shard, v).await.map(Some),
+    }
+}
+
+/// The newest version of a shard that was not seen before: the writer's hint, then forward; else a listing.
+async fn first_look(store: &ObjectStore, dir: &Path) -> Result<Option<u64>> {
+    let hint = match store
+        .inner
+        .get(&dir.clone().join("version_hint.json"))
+        .await
+    {
+        Ok(got) => got.bytes().await.ok().and_then(|b| {
+            serde_json::from_slice::<serde_json::Value>(&b)
+                .ok()
+                .and_then(|v| v.get("version")?.as_u64())
+        }),
+        Err(StoreError::NotFound { .. }) => None,
+        Err(e) => return Err(Error::store("read a shard's version hint", e)),
+    };
+    let Some(mut version) = hint else {
+        return listed(store, dir).await;
+    };
+    for _ in 0..WALK {
+        if !exists(store, dir, version + 1).await? {
+            return Ok(Some(version));
+        }
+        version += 1;
+    }
+    listed(store, dir).await
+}
+
+async fn exists(store: &ObjectStore, dir: &Path, version: u64) -> Result<bool> {
+    match store
+        .inner
+        .head(&dir.clone().join(manifest_filename(version)))
+        .await
+    {
+        Ok(_) => Ok(true),
+        Err(StoreError::NotFound { .. }) => Ok(false),
+        Err(e) => Err(Error::store("look for a newer shard manifest", e)),
+    }
+}
+
+/// Every manifest version of a shard with its time of writing, by listing.
+pub(crate) async fn versions(
+    store: &ObjectStore,
+    table: &Path,
+    shard: Uuid,
+) -> Result<BTreeMap<u64, Timestamp>> {
+    let dir = shard_manifest_path(table, &shard);
+    store
+        .inner
+        .list(Some(&dir))
+        .map_err(|e| Error::store("list a shard's manifests", e))
+        .try_filter_map(|meta| async move {
+            let version = meta
+                .location
+                .filename()
+                .filter(|name| name.ends_with(".binpb"))
+                .and_then(parse_bit_reversed_filename);
+            Ok(version.map(|v| (v, timestamp(meta.last_modified))))
+        })
+        .try_collect()
+        .await
+}
+
+async fn listed(store: &ObjectStore, dir: &Path) -> Result<Option<u64>> {
+    let names: Vec<_> = store
+        .inner
+        .list(Some(dir))
+        .try_collect()
+        .await
+        .or_else(|e| match e {
+            StoreError::NotFound { .. } => Ok(vec![]),
+            e => Err(Error::store("list a shard's manifests", e)),
+        })?;
+    Ok(names
+        .iter()
+        .filter_map(|m| {
+            m.location
+                .filename()
+                .filter(|n| n.ends_with(".binpb"))
+                .and_then(parse_bit_reversed_filename)
+        })
+        .max())
+}
+
+/// Reads one manifest version.
+pub(crate) async fn read_version(
+    store: &ObjectStore,
+    table: &Path,
+    shard: Uuid,
+    version: u64,
+) -> Result<ShardState> {
+    read(store, &shard_manifest_path(table, &shard), shard, version).await
+}
+
+async fn read(store: &ObjectStore, dir: &Path, shard: Uuid, version: u64) -> Result<ShardState> {
+    let path = dir.clone().join(manifest_filename(version));
+    let got = store
+        .inner
+        .get(&path)
+        .await
+        .map_err(|e| Error::store("read a shard manifest", e))?;
+    let written_at = timestamp(got.meta.last_modified);
+    let bytes = got
+        .bytes()
+        .await
+        .map_err(|e| Error::store("read a shard manifest", e))?;
+    let (manifest, supported) = decode(shard, bytes)?;
+    Ok(ShardState {
+        shard,
+        manifest: Arc::new(manifest),
+        written_at,
+        supported,
+    })
+}
+
+/// Decodes a manifest, and says whether encoding it again keeps every field.
+fn decode(shard: Uuid, bytes: Bytes) -> Result<(ShardManifest, bool)> {
+    let bad = |what: &str| Error::UnsupportedManifest {
+        shard,
+        what: format!("its manifest cannot be read ({what})"),
+    };
+    let proto =
+        pb::ShardManifest::decode(bytes.clone()).map_err(|_| bad("not a shard manifest"))?;
+    let manifest = ShardManifest::try_from(proto).map_err(|_| bad("fields are missing"))?;
+    let again = pb::ShardManifest::from(&manifest).encode_to_vec();
+    let supported = match (fields(&bytes), fields(&again)) {
+        (Some(before), Some(after)) => before == after,
+        _ => false,
+    };
+    Ok((manifest, supported))
+}
+
+/// A message's fields as (tag, value bytes), sorted: two encodings of one message compare equal whatever their order.
+/// `None` where the bytes are no message.
+fn fields(mut buf: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
+    let mut out = Vec::new();
+    while !buf.is_empty() {
+        let tag = varint(&mut buf)?;
+        let size = match tag & 7 {
+            0 => {
+                let mut rest = buf;
+                varint(&mut rest)?;
+                buf.len() - rest.len()
+            }
+            1 => 8,
+            2 => varint(&mut buf)? as usize,
+            5 => 4,
+            _ => return None,
+        };
+        let (value, rest) = buf.split_at_checked(size)?;
+        out.push((tag, value.to_vec()));
+        buf = rest;
+    }
+    out.sort();
+    Some(out)
+}
+
+fn varint(buf: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = buf.split_first()?;
+        *buf = rest;
+        value |= u64::from(first & 0x7f) << shift;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// The newest manifests of many shards, some at a time; shards without one are left out.
+pub(crate) async fn newest_of(
+    store: &ObjectStore,
+    table: &Path,
+    shards: &[Uuid],
+    known: &BTreeMap<Uuid, ShardState>,
+) -> Result<Vec<ShardState>> {
+    let found: Vec<_> = stream::iter(shards)
+        .map(|shard| newest(store, table, *shard, known.get(shard)))
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await?;
+    Ok(found.into_iter().flatten().collect())
+}
+
+/// Small requests under way at once for one table.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// A store's time as ours.
+pub(crate) fn timestamp(t: chrono::DateTime<chrono::Utc>) -> Timestamp {
+    // chrono's range lies within jiff's save for years nobody stores; such a time is as old as time gets.
+    Timestamp::new(t.timestamp(), t.timestamp_subsec_nanos() as i32)
+        .unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn manifest() -> ShardManifest {
+        ShardManifest {
+            shard_id: Uuid::from_u128(7),
+            version: 3,
+            shard_spec_id: 0,
+            shard_field_values: Default::default(),
+            writer_epoch: 2,
+            replay_after_wal_entry_position: 4,
+            wal_entry_position_last_seen: 5,
+            current_generation: 6,
+            sstables: vec![],
+            status: Default::default(),
+        }
+    }
+
+    #[test]
+    fn a_manifest_of_this_lance_is_supported() {
+        let bytes = pb::ShardManifest::from(&manifest()).encode_to_vec();
+        let (read, supported) = decode(Uuid::from_u128(7), bytes.into()).unwrap();
+        assert!(supported);
+        assert_eq!(read.current_generation, 6);
+    }
+
+    #[test]
+    fn a_manifest_with_a_field_of_a_newer_client_is_not_supported() {
+        let mut bytes = pb::ShardManifest::from(&manifest()).encode_to_vec();
+        bytes.extend([0xf8, 0x07, 0x01]); // field 127, varint 1
+        assert!(!decode(Uuid::from_u128(7), bytes.into()).unwrap().1);
+    }
+
+    #[test]
+    fn bytes_that_are_no_manifest_are_refused_by_name() {
+        let e = decode(Uuid::from_u128(7), Bytes::from_static(&[0xff; 9])).unwrap_err();
+        assert_eq!(e.reason(), "UnsupportedManifest");
+    }
+
+    #[test]
+    fn the_order_of_fields_does_not_matter() {
+        let one = [0x08, 0x01, 0x12, 0x01, b'x'];
+        let two = [0x12, 0x01, b'x', 0x08, 0x01];
+        assert_eq!(fields(&one), fields(&two));
+    }
+}

@@ -1,0 +1,253 @@
+//! One base version plus one set of pending generations, taken in the one order that is right.
+//!
+//! Lives here: `Listing` (shard manifests, read first), `Snapshot` (a listing and the base version read after it, less
+//! what that version already holds: contract 2), `Chunk` (what a merge takes of a snapshot: contract 4).
+//! A `Snapshot` can only be made from a `Listing`, so the wrong order does not compile. May use: this room's parts.
+//! Never: remembered state (`observe`), or a decision how much to take (`plan`).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use lance::Dataset;
+use uuid::Uuid;
+
+use super::base::{Table, details, watermarks};
+use super::error::{Error, Result};
+use super::generation::Generation;
+use super::shard::{self, ShardState};
+
+/// The shards' manifests, read before the base table.
+#[derive(Debug, Clone)]
+pub struct Listing {
+    pub(crate) shards: Vec<ShardState>,
+    /// When reading them began, by this process's clock.
+    pub read_at: Timestamp,
+}
+
+impl Listing {
+    /// Lists the shards and reads each one's newest manifest.
+    pub async fn read(table: &Table) -> Result<Self> {
+        let read_at = Timestamp::now();
+        let found = shard::list(table.store(), table.path()).await?;
+        let shards =
+            shard::newest_of(table.store(), table.path(), &found.ids, &BTreeMap::new()).await?;
+        Ok(Self { shards, read_at })
+    }
+
+    pub(crate) fn of(shards: Vec<ShardState>, read_at: Timestamp) -> Self {
+        Self { shards, read_at }
+    }
+
+    /// Reads the newest base version and drops every generation that it holds.
+    pub async fn with_base(self, table: &Table) -> Result<Snapshot> {
+        let base = table.latest().await?;
+        self.with(base).await
+    }
+
+    /// As [`Listing::with_base`], with a base version that was read after this listing.
+    pub(crate) async fn with(self, base: Arc<Dataset>) -> Result<Snapshot> {
+        let details = details(&base).await?;
+        let mem_wal = details.is_some();
+        let marks = details.as_ref().map(watermarks).unwrap_or_default();
+        let shards = self
+            .shards
+            .iter()
+            .map(|state| ShardPending::new(state, marks.get(&state.shard).copied()))
+            .collect();
+        Ok(Snapshot {
+            base,
+            mem_wal,
+            shards,
+            read_at: self.read_at,
+            across_shards: self.shards.len() < 2,
+        })
+    }
+}
+
+/// What one shard adds to the base version of a snapshot.
+#[derive(Debug, Clone)]
+pub struct ShardPending {
+    /// The shard's manifest.
+    pub state: ShardState,
+    /// The highest generation that the base version holds; 0 for none.
+    pub watermark: u64,
+    /// Generations above the watermark, oldest first, each once.
+    pub pending: Vec<Generation>,
+    /// Generations at or below the watermark that the manifest still lists, oldest first.
+    pub merged: Vec<Generation>,
+}
+
+impl ShardPending {
+    fn new(state: &ShardState, watermark: Option<u64>) -> Self {
+        let watermark = watermark.unwrap_or(0);
+        let mut listed: Vec<Generation> = state
+            .manifest
+            .sstables
+            .iter()
+            .map(|s| Generation {
+                shard: state.shard,
+                number: s.generation,
+                path: s.path.clone(),
+                rows: s.physical_rows,
+                bytes: s.in_memory_bytes,
+            })
+            .collect();
+        listed.sort();
+        listed.dedup_by(|a, b| a.number == b.number && a.path == b.path);
+        let (merged, pending) = listed.into_iter().partition(|g| g.number <= watermark);
+        Self {
+            state: state.clone(),
+            watermark,
+            pending,
+            merged,
+        }
+    }
+
+    /// A number that two listed directories share, if any: it stops the shard (contract 1).
+    pub fn doubled(&self) -> Option<u64> {
+        let all = self.merged.iter().chain(&self.pending).map(|g| g.number);
+        let mut before = None;
+        all.into_iter().find(|n| before.replace(*n) == Some(*n))
+    }
+}
+
+/// One base version plus, per shard, the generations that it does not hold.
+#[derive(Clone)]
+pub struct Snapshot {
+    pub(crate) base: Arc<Dataset>,
+    /// Whether the base version has a MemWAL index at all.
+    pub mem_wal: bool,
+    /// The shards, ascending by id.
+    pub shards: Vec<ShardPending>,
+    /// When reading the manifests began, by this process's clock.
+    pub read_at: Timestamp,
+    /// Whether this is a cut across shards too: one moment for all, not one for each.
+    pub across_shards: bool,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot")
+            .field("version", &self.version())
+            .field("shards", &self.shards)
+            .finish()
+    }
+}
+
+impl Snapshot {
+    /// Takes a snapshot now: manifests, then base; then the manifests again, to say whether it is a cut across shards.
+    pub async fn take(table: &Table) -> Result<Self> {
+        const TRIES: usize = 3;
+        let mut listing = Listing::read(table).await?;
+        for _ in 1..TRIES {
+            let snapshot = listing.with_base(table).await?;
+            if snapshot.across_shards {
+                return Ok(snapshot);
+            }
+            let again = Listing::read(table).await?;
+            if versions(&again.shards) == versions(snapshot.shards.iter().map(|s| &s.state)) {
+                return Ok(Self {
+                    across_shards: true,
+                    ..snapshot
+                });
+            }
+            listing = again;
+        }
+        listing.with_base(table).await
+    }
+
+    /// The base version's number.
+    pub fn version(&self) -> u64 {
+        self.base.version_id()
+    }
+
+    /// The base version's e_tag, where the store gives one: numbers recur when a table is made again.
+    pub fn e_tag(&self) -> Option<&str> {
+        self.base.manifest_location().e_tag.as_deref()
+    }
+
+    /// Every pending generation, shard by shard, oldest first.
+    pub fn pending(&self) -> impl Iterator<Item = &Generation> {
+        self.shards.iter().flat_map(|s| &s.pending)
+    }
+
+    /// How many generations are pending.
+    pub fn pending_count(&self) -> usize {
+        self.shards.iter().map(|s| s.pending.len()).sum()
+    }
+
+    /// What a merge takes: of each named shard its oldest pending generations through the given number.
+    ///
+    /// # Errors
+    /// `Bug` where a shard is unknown or nothing of it is pending up to that number.
+    pub fn chunk(&self, through: &[(Uuid, u64)]) -> Result<Chunk> {
+        let mut parts = BTreeMap::new();
+        for (shard, through) in through {
+            let Some(found) = self.shards.iter().find(|s| s.state.shard == *shard) else {
+                return Err(Error::Bug(format!("shard {shard} is not in the snapshot")));
+            };
+            if let Some(number) = found.doubled() {
+                return Err(Error::UnsupportedManifest {
+                    shard: *shard,
+                    what: format!(
+                        "it lists two directories for generation {number}; remove the wrong one by hand"
+                    ),
+                });
+            }
+            let taken: Vec<_> = found
+                .pending
+                .iter()
+                .take_while(|g| g.number <= *through)
+                .cloned()
+                .collect();
+            if taken.is_empty() || parts.insert(*shard, taken).is_some() {
+                return Err(Error::Bug(format!(
+                    "shard {shard} has nothing to take through {through}"
+                )));
+            }
+        }
+        if parts.is_empty() {
+            return Err(Error::Bug("an empty chunk".into()));
+        }
+        Ok(Chunk { parts })
+    }
+}
+
+fn versions<'a>(shards: impl IntoIterator<Item = &'a ShardState>) -> Vec<(Uuid, u64)> {
+    shards
+        .into_iter()
+        .map(|s| (s.shard, s.manifest.version))
+        .collect()
+}
+
+/// Per shard, a contiguous run of its oldest pending generations: what one merge moves. Made by [`Snapshot::chunk`] only,
+/// so a gap cannot be asked for.
+#[derive(Debug, Clone)]
+pub struct Chunk {
+    parts: BTreeMap<Uuid, Vec<Generation>>,
+}
+
+impl Chunk {
+    /// The generations, shard by shard, oldest first.
+    pub fn generations(&self) -> impl DoubleEndedIterator<Item = &Generation> {
+        self.parts.values().flatten()
+    }
+
+    /// How many generations.
+    pub fn len(&self) -> usize {
+        self.parts.values().map(Vec::len).sum()
+    }
+
+    /// Never: a chunk holds at least one generation.
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Per shard, the highest generation: its watermark after the merge.
+    pub fn marks(&self) -> impl Iterator<Item = (Uuid, u64)> {
+        self.parts
+            .iter()
+            .filter_map(|(shard, gens)| Some((*shard, gens.last()?.number)))
+    }
+}

@@ -1,0 +1,204 @@
+//! Where a table lies, and how it is opened.
+//!
+//! Lives here: `Location` (URI and storage options), `Stores` (the process's Lance sessions: one per store identity and
+//! credentials, all within one byte budget, each with a registry of its own scheme only: contract 21).
+//! May use: lance, object_store. Never: Kubernetes, a Secret's name, or a credential in a message.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lance::dataset::builder::DatasetBuilder;
+use lance::session::Session;
+use lance_io::object_store::providers::{ObjectStoreProvider, local::FileStoreProvider};
+use lance_io::object_store::providers::{
+    aws::AwsStoreProvider, azure::AzureBlobStoreProvider, gcp::GcsStoreProvider,
+};
+use lance_io::object_store::{
+    ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor, WrappingObjectStore,
+};
+
+use super::error::{Error, Result};
+
+/// A table's URI and the options that its store is opened with, credentials among them.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Location {
+    /// `s3://bucket/path`, `gs://…`, `az://container/path`, `abfss://…`, `file:///…` or a path.
+    pub uri: String,
+    /// Storage options as Lance names them (`aws_endpoint`, `azure_storage_account_key`, …).
+    pub options: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Location {
+    /// Option values may be credentials, so only their names are shown.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Location")
+            .field("uri", &self.uri)
+            .field("options", &self.options.keys())
+            .finish()
+    }
+}
+
+impl Location {
+    /// A location without options.
+    pub fn new(uri: impl Into<String>) -> Self {
+        Self {
+            uri: uri.into(),
+            options: BTreeMap::new(),
+        }
+    }
+
+    /// Adds storage options.
+    pub fn with_options(mut self, options: BTreeMap<String, String>) -> Self {
+        self.options.extend(options);
+        self
+    }
+
+    /// The URI's scheme; `file` for a path.
+    pub fn scheme(&self) -> &str {
+        match self.uri.split_once("://") {
+            Some((scheme, _)) => scheme,
+            None => "file",
+        }
+    }
+
+    /// The part of the URI that names the store: scheme and bucket or container.
+    fn authority(&self) -> &str {
+        match self.uri.split_once("://") {
+            Some((scheme, rest)) if scheme != "file" => {
+                let end = rest.find('/').unwrap_or(rest.len());
+                &self.uri[..scheme.len() + 3 + end]
+            }
+            _ => "file://",
+        }
+    }
+}
+
+/// How stores are opened in this process.
+#[derive(Clone)]
+pub struct StoresConfig {
+    /// Bytes that the caches of all sessions together may hold.
+    pub cache_bytes: u64,
+    /// Whether paths and `file://` may be opened.
+    pub allow_local: bool,
+    /// Wrapped around every store that is opened: counts, delays, faults.
+    pub wrapper: Option<Arc<dyn WrappingObjectStore>>,
+}
+
+impl Default for StoresConfig {
+    fn default() -> Self {
+        Self {
+            cache_bytes: 128 << 20,
+            allow_local: true,
+            wrapper: None,
+        }
+    }
+}
+
+/// The most sessions kept open; the cache budget is divided by it.
+const MAX_SESSIONS: u64 = 8;
+
+type SessionKey = (String, BTreeMap<String, String>);
+
+/// The process's Lance sessions, one per store identity and credentials: Lance's caches are keyed by URI alone, and two
+/// servers, or two callers, may share a URI.
+pub struct Stores {
+    config: StoresConfig,
+    sessions: Mutex<VecDeque<(SessionKey, Arc<Session>)>>,
+}
+
+impl Stores {
+    /// An empty set of sessions.
+    pub fn new(config: StoresConfig) -> Self {
+        Self {
+            config,
+            sessions: Mutex::default(),
+        }
+    }
+
+    /// The session of a location's store and credentials; the least recently used one makes room.
+    fn session(&self, location: &Location) -> Result<Arc<Session>> {
+        let key = (location.authority().to_string(), location.options.clone());
+        let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = sessions.iter().position(|(k, _)| *k == key) {
+            if let Some(entry) = sessions.remove(at) {
+                let session = entry.1.clone();
+                sessions.push_back(entry);
+                return Ok(session);
+            }
+        }
+        let each = (self.config.cache_bytes / MAX_SESSIONS) as usize;
+        let session = Arc::new(Session::new(
+            each / 2,
+            each / 2,
+            Arc::new(self.registry(location.scheme())?),
+        ));
+        if sessions.len() as u64 >= MAX_SESSIONS {
+            sessions.pop_front();
+        }
+        sessions.push_back((key, session.clone()));
+        Ok(session)
+    }
+
+    /// A registry that knows the location's own scheme and no other: what rows and manifests name cannot be opened.
+    fn registry(&self, scheme: &str) -> Result<ObjectStoreRegistry> {
+        let registry = ObjectStoreRegistry::empty();
+        let provider: Arc<dyn ObjectStoreProvider> = match scheme {
+            "s3" => Arc::new(AwsStoreProvider),
+            "gs" => Arc::new(GcsStoreProvider),
+            "az" | "abfss" => Arc::new(AzureBlobStoreProvider),
+            "file" | "file-object-store" if self.config.allow_local => Arc::new(FileStoreProvider),
+            other => {
+                return Err(Error::BadOption {
+                    key: "table.uri".into(),
+                    remedy: format!("the scheme `{other}` is not one of s3, gs, az, abfss"),
+                });
+            }
+        };
+        let schemes = if scheme.starts_with("file") {
+            vec!["file", "file-object-store"]
+        } else {
+            vec![scheme]
+        };
+        for scheme in schemes {
+            registry.insert(scheme, provider.clone());
+        }
+        Ok(registry)
+    }
+
+    /// A builder that opens `location`, or `uri` inside it, in the location's session.
+    pub(crate) fn builder(&self, location: &Location) -> Result<DatasetBuilder> {
+        let options: HashMap<String, String> = location.options.clone().into_iter().collect();
+        let params = ObjectStoreParams {
+            object_store_wrapper: self.config.wrapper.clone(),
+            storage_options_accessor: (!options.is_empty())
+                .then(|| Arc::new(StorageOptionsAccessor::with_static_options(options))),
+            ..Default::default()
+        };
+        Ok(DatasetBuilder::from_uri(self.uri(location)?)
+            .with_session(self.session(location)?)
+            .with_store_params(params))
+    }
+
+    /// The URI to open: a wrapped local store has to be read through object_store, which Lance's `file` scheme goes round.
+    fn uri(&self, location: &Location) -> Result<String> {
+        if location.scheme() != "file" || self.config.wrapper.is_none() {
+            return Ok(location.uri.clone());
+        }
+        let bad = || Error::BadOption {
+            key: "table.uri".into(),
+            remedy: "the path cannot be resolved".into(),
+        };
+        let path = match location.uri.strip_prefix("file://") {
+            Some(_) => url::Url::parse(&location.uri)
+                .ok()
+                .and_then(|u| u.to_file_path().ok())
+                .ok_or_else(bad)?,
+            None => std::path::absolute(&location.uri).map_err(|_| bad())?,
+        };
+        let url = url::Url::from_file_path(path).map_err(|()| bad())?;
+        Ok(format!(
+            "file-object-store{}",
+            url.as_str().trim_start_matches("file")
+        ))
+    }
+}
