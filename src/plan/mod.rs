@@ -22,6 +22,10 @@ mod work;
 mod fixtures;
 #[cfg(test)]
 mod properties;
+#[cfg(test)]
+mod rules;
+#[cfg(test)]
+mod simulation;
 
 use std::collections::BTreeSet;
 
