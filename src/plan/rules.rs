@@ -100,7 +100,7 @@ fn enough_generations_or_bytes_start_a_merge_at_once() {
 #[test]
 fn a_request_merges_what_was_pending_then_and_nothing_later() {
     let asked = requested(table("alder", "maze", vec![shard(1, run(1, MIB, 0))]));
-    let made = plan(&[asked.clone()], &budgets(), at(0));
+    let made = plan(std::slice::from_ref(&asked), &budgets(), at(0));
     assert_eq!(merges(&made), [("maze", Trigger::Requested)]);
     let mut later = asked;
     seen(&mut later).shards = vec![shard(1, vec![generation(2, MIB, 1)])];
