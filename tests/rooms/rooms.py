@@ -39,7 +39,7 @@ STRANGERS = {
 }
 # What only a writer of tables calls.
 WRITES = r"\b(CommitBuilder|InsertBuilder|MergeInsertBuilder|WriteParams|commit_update|claim_epoch|initialize_mem_wal|mem_wal_writer)\b"
-LONGEST = 500
+LONGEST = 550  # "about 500"
 PLACES = r"(?<![\w.$}~-])/(?:root|home/\w+|Users/\w+|work|workspace|mnt)/"
 SECRETS = r"\bAKIA(?!IOSFODNN7EXAMPLE)[0-9A-Z]{16}\b|-----BEGIN [A-Z ]*PRIVATE KEY-----|\bgh[pousr]_[A-Za-z0-9]{36}\b"
 UNFINISHED = r"\b(?:todo!|unimplemented!|dbg!)\s*\(|\b(?:FIXME|XXX)\b"
@@ -212,11 +212,16 @@ def a_module_says_what_it_is(root: Path):
 
 
 def a_file_is_short(root: Path):
+    """Unit tests sit beside the code and are not counted with it, but a file as a whole has an end too."""
     for p in project_files(root):
-        if p.suffix in (".rs", ".py"):
-            n = len(p.read_text().splitlines())
-            if n > LONGEST:
-                yield Finding(str(p.relative_to(root)), n, f"{n} lines, more than {LONGEST}")
+        if p.suffix not in (".rs", ".py"):
+            continue
+        text, name = p.read_text(), str(p.relative_to(root))
+        whole = len(text.splitlines())
+        code = code_of(text)[0] if p.suffix == ".rs" else text
+        own = whole - sum(1 for x, y in zip(code.splitlines(), without_tests(code).splitlines()) if x.strip() and not y.strip())
+        if own > LONGEST or whole > 2 * LONGEST:
+            yield Finding(name, whole, f"{own} lines and {whole - own} of tests, more than {LONGEST}")
 
 
 def explained(source: Source, line: int) -> bool:
@@ -243,9 +248,9 @@ def an_unwrap_is_explained(root: Path):
 
 
 def texts(root: Path):
-    here = Path(__file__).resolve().parent
+    here = root / "tests" / "rooms"  # these rules have to name what they look for
     for p in project_files(root):
-        if p.name == "Cargo.lock" or p.resolve().parent == here:
+        if p.name == "Cargo.lock" or p.parent == here:
             continue
         try:
             yield str(p.relative_to(root)), p.read_text()
