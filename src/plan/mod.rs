@@ -19,13 +19,7 @@ mod why;
 mod work;
 
 #[cfg(test)]
-mod fixtures;
-#[cfg(test)]
-mod properties;
-#[cfg(test)]
-mod rules;
-#[cfg(test)]
-mod simulation;
+mod tests;
 
 use std::collections::BTreeSet;
 

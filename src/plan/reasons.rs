@@ -85,14 +85,11 @@ reasons! {
     ForeignBase, Table,
         "The table's manifest or rows name files outside the table's own place, which is refused. Copy the table as a whole.";
     /// A manifest or file of the base table cannot be read.
-    CorruptTable, Table,
+    Corrupt, Table,
         "A file of the base table cannot be read. Restore it, or a version of the table from before; nothing was changed.";
     /// A kind of table, column or key that is refused by name.
-    UnsupportedTable, Table,
+    Unsupported, Table,
         "The table has a feature that cannot be merged safely. The message names it; nothing was changed.";
-    /// The address names a branch.
-    UnsupportedBranch, Table,
-        "Branches are not merged. Give the address of the table's main line.";
     /// The schemas of base and generations cannot be brought together.
     SchemaMismatch, Table,
         "Pending rows do not fit the base table's schema. Bring the writer and the table to one schema.";
@@ -102,6 +99,18 @@ reasons! {
     /// The store has no space left.
     DiskFull, Table,
         "The store has no space left. Free some, or raise its quota; nothing is lost meanwhile.";
+    /// A generation cannot be read, and is not quarantined yet.
+    GenerationUnreadable, Table,
+        "A pending generation cannot be read. It is tried again, and quarantined if that does not help.";
+    /// An option of the table's storage is not understood.
+    BadOption, Table,
+        "A storage option of the table is not understood. The message names it; correct it.";
+    /// A fault of ours.
+    Bug, Table,
+        "Freshet met something that it holds to be impossible and stopped before it changed anything. Please report it.";
+    /// Lance refused, in a way that has no name here.
+    LanceError, Table,
+        "Lance refused the last attempt. It is tried again by itself; the message says what it was.";
     /// The watermark is below one that was seen before.
     WentBack, Shard,
         "The table went back to an older state (a restore or an overwrite), so that rows merged before count as pending. Check the table, then acknowledge it.";
@@ -120,6 +129,15 @@ reasons! {
     /// Nobody has looked at the table yet.
     NeverObserved, Table,
         "The table has not been looked at yet. It will be, by itself.";
+    /// A work needs more memory than it reserved.
+    OverBudget, Table,
+        "The last attempt needed more memory than it had reserved. It is tried again with less; raise the budget if this lasts.";
+    /// An attempt took too long and was given up.
+    DeadlineExceeded, Table,
+        "The last attempt took too long and was given up before it committed. It is tried again with less.";
+    /// Another commit came first.
+    Conflict, Table,
+        "Another commit to the table came first. The merge is decided anew, by itself.";
     /// Failures in a row; the next try waits.
     BackingOff, Table,
         "The last attempt failed and the next one waits. It is tried again by itself.";
@@ -150,6 +168,9 @@ reasons! {
     /// The table cleans itself up.
     AutoCleanup, Told,
         "The table's own automatic clean-up is on and may remove versions that are still needed. Turn it off.";
+    /// There is a directory among the shards that is none.
+    UnknownDirectory, Told,
+        "There is a directory among the shards that is no shard. It is left alone; remove it if nobody needs it.";
     /// Acknowledged rows in a log that has not moved for long.
     TailStranded, Told,
         "Acknowledged rows have stayed in a shard's log, whose writer seems to be gone. Open the shard again to flush them.";
@@ -162,6 +183,11 @@ reasons! {
 }
 
 impl Reason {
+    /// The reason of this name, if there is one.
+    pub fn named(name: &str) -> Option<Reason> {
+        Self::ALL.iter().copied().find(|r| r.as_str() == name)
+    }
+
     /// Whether nothing of what it reaches may be deleted either: no drain, no reclaim, and no clean-up of the table's
     /// old versions, since a person may need them to find out what happened.
     pub fn keeps_everything(self) -> bool {
@@ -171,6 +197,14 @@ impl Reason {
                 | Reason::WatermarkAhead
                 | Reason::UnsupportedManifest
                 | Reason::DuplicateGeneration
+        )
+    }
+
+    /// Whether it goes away by itself, so that nobody need hear of it where only upkeep suffers.
+    pub fn is_passing(self) -> bool {
+        matches!(
+            self,
+            Reason::Conflict | Reason::DeadlineExceeded | Reason::BackingOff
         )
     }
 
@@ -203,7 +237,9 @@ mod tests {
     fn every_reason_has_a_name_of_its_own_and_a_sentence_that_ends() {
         let names: BTreeSet<&str> = Reason::ALL.iter().map(|r| r.as_str()).collect();
         assert_eq!(names.len(), Reason::ALL.len());
+        assert_eq!(Reason::named("Nonsense"), None);
         for reason in Reason::ALL {
+            assert_eq!(Reason::named(reason.as_str()), Some(*reason));
             assert!(reason.explain().ends_with('.'), "{reason}");
             assert!(reason.explain().len() < 200, "{reason}");
         }

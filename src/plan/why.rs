@@ -123,7 +123,7 @@ fn failures(view: &TableView, now: Timestamp, found: &mut Found) {
         _ => {}
     }
     let aside = view.failure_aside.as_ref();
-    let told = |f: &&Failure| f.reason.reach() != Reach::Told && f.reason != Reason::BackingOff;
+    let told = |f: &&Failure| f.reason.reach() != Reach::Told && !f.reason.is_passing();
     if let (Some(failure), Some(at)) = (aside.filter(told), view.backoff_aside.waits_until(now)) {
         let detail = format!("{}; the next try is at {at}", failure.detail);
         say(found, failure.reason, detail);

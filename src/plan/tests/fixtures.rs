@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use super::*;
+use crate::plan::*;
 
 pub const MIB: u64 = 1 << 20;
 
@@ -68,6 +68,51 @@ pub fn table(namespace: &str, name: &str, shards: Vec<ShardView>) -> TableView {
 
 pub fn budgets() -> Budgets {
     Budgets::new(1024 * MIB, 4, 4)
+}
+
+/// The reason that `name` shows.
+pub fn why(made: &Plan, name: &str) -> Reason {
+    made.why_not_now[&TableId::from(name)].reason
+}
+
+/// The tables whose merges start, and why.
+pub fn merges(made: &Plan) -> Vec<(&str, Trigger)> {
+    made.start
+        .iter()
+        .filter(|w| w.task.kind() == Kind::Merge)
+        .map(|w| (&*w.table.0, w.trigger))
+        .collect()
+}
+
+/// The kinds of what starts.
+pub fn kinds(made: &Plan) -> Vec<Kind> {
+    made.start.iter().map(|w| w.task.kind()).collect()
+}
+
+/// `(shard, up_to, count)` of the plan's first work, and whether it was cut.
+pub fn chunk_of(made: &Plan) -> (Vec<(u128, u64, u64)>, bool) {
+    let Task::Merge { shards, cut } = &made.start[0].task else {
+        panic!("the first work is no merge: {:?}", made.start[0]);
+    };
+    let plain = |s: &ShardPrefix| (s.shard.as_u128(), s.up_to.0, s.count);
+    (shards.iter().map(plain).collect(), *cut)
+}
+
+/// What was observed, to be changed.
+pub fn seen(view: &mut TableView) -> &mut Observation {
+    view.observation.as_mut().expect("the fixture has one")
+}
+
+/// `count` generations of `bytes` bytes, flushed one second apart from `flushed` on.
+pub fn run(count: u64, bytes: u64, flushed: i64) -> Vec<PendingGeneration> {
+    (0..count)
+        .map(|i| generation(i + 1, bytes, flushed + i.cast_signed()))
+        .collect()
+}
+
+pub fn requested(mut view: TableView) -> TableView {
+    view.requested = Some(at(0));
+    view
 }
 
 /// What `table` would look like once `work` runs on it.

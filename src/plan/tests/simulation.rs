@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::fixtures::{MIB, at, generation, secs, shard, start, table};
-use super::*;
+use crate::plan::*;
 
 /// How fast the world's merges are: seconds, of which the plan is told nothing but what it measures.
 #[derive(Debug, Clone, Copy)]

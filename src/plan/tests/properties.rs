@@ -1,14 +1,14 @@
 //! What holds of every plan, whatever the tables: checked on thousands of random ones.
 //!
 //! Lives here: proptest properties of [`plan`]. May use: this room's fixtures. Must never come in: examples of single
-//! rules; those are in `rules` and `simulation`.
+//! rules; those have files of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::fixtures::{any_budgets, any_tables, at, start};
-use super::*;
+use crate::plan::*;
 
 fn table_of<'a>(tables: &'a [TableView], work: &Work) -> &'a TableView {
     tables.iter().find(|t| t.id == work.table).expect("given")
