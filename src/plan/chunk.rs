@@ -6,7 +6,7 @@
 
 use super::predict::History;
 use super::views::{PendingGeneration, ShardView, TableView};
-use super::work::{Kind, SLICE, ShardPrefix};
+use super::work::{SLICE, ShardPrefix};
 
 /// What a generation of unknown size counts as: a quarter of the largest memtable that Lance makes by default.
 pub const UNKNOWN_BYTES: u64 = 64 << 20;
@@ -68,8 +68,7 @@ impl Caps {
     /// Every merge that fails in a row halves the generations, down to one: so a generation that cannot be merged is
     /// found by itself, and those before it get through.
     pub fn of(view: &TableView, budget_bytes: u64) -> Self {
-        let failing = matches!(&view.failure, Some(failure) if failure.during == Some(Kind::Merge));
-        let halvings = if failing { view.backoff.failures } else { 0 };
+        let halvings = view.merge_trouble.backoff.failures;
         let generations = view
             .policy
             .max_generations_per_merge
@@ -93,6 +92,13 @@ pub struct Chunk {
     pub bytes: u64,
     /// Whether mergeable generations were left behind.
     pub cut: bool,
+}
+
+impl Chunk {
+    /// The bytes that its merge reserves.
+    pub fn reserved(&self) -> u64 {
+        self.bytes.max(LEAST_BYTES)
+    }
 }
 
 /// One shard while a chunk is filled.
@@ -122,7 +128,7 @@ pub fn choose(shards: &[ShardView], caps: Caps, history: &History) -> Option<Chu
         let first = generations == 0;
         if !first {
             let full = generations >= caps.generations;
-            if full || history.merge(generations + 1, with) > SLICE {
+            if full || history.merge(generations + 1, with.max(LEAST_BYTES)) > SLICE {
                 break;
             }
             if with > caps.bytes {

@@ -9,6 +9,7 @@ pub mod backoff;
 mod chunk;
 mod clock;
 mod maintenance;
+mod memory;
 mod needs;
 mod order;
 pub mod predict;
@@ -28,13 +29,14 @@ use jiff::Timestamp;
 pub use backoff::Backoff;
 pub use chunk::{LEAST_BYTES, UNKNOWN_BYTES};
 pub use maintenance::{LEAST_PATIENCE, OPTIMIZE_SPACING, PATIENCE, RECLAIM_ITEMS};
+pub use memory::End;
 pub use order::{EQUALLY_URGENT, OVERTAKEN_FOR};
 pub use predict::History;
 pub use reasons::{Reach, Reason};
 pub use views::{
     Anomaly, Budgets, Compaction, Failure, Generation, MergedGeneration, Namespace, Observation,
     Past, PendingGeneration, Policy, Reclaimable, Running, Served, ShardView, TableId, TableView,
-    Tail,
+    Tail, Trouble,
 };
 pub use work::{
     Kind, LONGEST_WORK, Plan, SHORTEST_WORK, SLICE, ShardPrefix, Task, Trigger, WhyNotNow, Work,

@@ -8,7 +8,6 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::backoff::Backoff;
-use super::chunk::LEAST_BYTES;
 use super::clock;
 use super::maintenance::{self, Light, Need, Upkeep};
 use super::order::Candidate;
@@ -59,11 +58,11 @@ impl Needs {
     pub fn candidates(&self, table: &TableView, now: Timestamp) -> Vec<Candidate> {
         let mut all = Vec::new();
         let permit = table.permit_holder().is_none();
-        if permit && table.backoff.waits_until(now).is_none() {
+        if permit && table.merge_trouble.backoff.waits_until(now).is_none() {
             let merge = self.merge.as_ref().filter(|merge| merge.due <= now);
             all.extend(merge.map(|merge| merge_candidate(table, merge, now)));
         }
-        if table.backoff_aside.waits_until(now).is_some() {
+        if table.aside_trouble.backoff.waits_until(now).is_some() {
             return all;
         }
         if permit {
@@ -82,7 +81,7 @@ impl Needs {
     /// again.
     fn lets(&self, table: &TableView, upkeep: &Upkeep, now: Timestamp) -> bool {
         let done = clock::after(now, table.history.upkeep());
-        let retry = table.backoff.until.unwrap_or(Timestamp::MIN);
+        let retry = table.merge_trouble.backoff.until.unwrap_or(Timestamp::MIN);
         let ends_in_time = |merge: &MergeNeed| done <= merge.due.max(retry);
         upkeep.turn_at <= now || self.merge.as_ref().is_none_or(ends_in_time)
     }
@@ -100,9 +99,9 @@ impl Needs {
             due(&self.drain),
             due(&self.reclaim),
         ];
-        next(&[merge], &table.backoff, now)
+        next(&[merge], &table.merge_trouble.backoff, now)
             .into_iter()
-            .chain(next(&aside, &table.backoff_aside, now))
+            .chain(next(&aside, &table.aside_trouble.backoff, now))
             .chain(self.tail_named_at)
             .min()
     }
@@ -132,7 +131,7 @@ fn merge_candidate(table: &TableView, merge: &MergeNeed, now: Timestamp) -> Cand
             due: merge.due,
             deadline: work::deadline(now, merge.predicted),
             predicted: merge.predicted,
-            bytes: merge.chunk.bytes.max(LEAST_BYTES),
+            bytes: merge.chunk.reserved(),
         },
         urgent_by: merge.deadline,
         yields: false,

@@ -30,8 +30,8 @@ pub struct MergeNeed {
     pub since: Timestamp,
     /// Mergeable generations in all.
     pub pending: u64,
-    /// Their bytes in all.
-    pub pending_bytes: u64,
+    /// Their bytes in all, if known of each.
+    pub pending_bytes: Option<u64>,
 }
 
 /// The next merge of `view`, due or not; `None` when nothing can be merged.
@@ -49,7 +49,7 @@ pub fn next_merge(
     let since = waiting.first()?.since();
     let caps = Caps::of(view, budgets.bytes);
     let chunk = chunk::choose(&observation.shards, caps, &view.history)?;
-    let predicted = view.history.merge(chunk.generations, chunk.bytes);
+    let predicted = view.history.merge(chunk.generations, chunk.reserved());
     let (due, trigger) = [
         view.requested
             .filter(|at| since <= *at)
@@ -73,7 +73,7 @@ pub fn next_merge(
         pending: waiting.len() as u64,
         pending_bytes: waiting
             .iter()
-            .fold(0u64, |sum, g| sum.saturating_add(chunk::bytes_of(g))),
+            .try_fold(0u64, |sum, g| Some(sum.saturating_add(g.bytes?))),
         chunk,
         due,
         trigger,

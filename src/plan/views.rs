@@ -256,17 +256,24 @@ pub struct Observation {
     pub old_versions_due: Option<Timestamp>,
 }
 
-/// Why the last attempt on a table failed. Forgotten when an attempt of the same kind succeeds.
+/// Why an attempt failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// `None` when looking at the table failed (then nothing starts until a look succeeds), else the work that failed.
-    pub during: Option<Kind>,
     /// Why.
     pub reason: Reason,
     /// When.
     pub at: Timestamp,
     /// Names, numbers and times for people: at most a sentence.
     pub detail: String,
+}
+
+/// Attempts of one sort that failed in a row; nothing of it once one succeeds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// How many, and until when they are waited out.
+    pub backoff: Backoff,
+    /// The last of them.
+    pub failure: Option<Failure>,
 }
 
 /// Work that runs on a table now.
@@ -322,19 +329,17 @@ pub struct TableView {
     pub known_since: Timestamp,
     /// The last successful look, kept while later looks fail.
     pub observation: Option<Observation>,
-    /// The last failure of a look or a merge, if none has succeeded since.
-    pub failure: Option<Failure>,
-    /// The last failure of any other work, if none has succeeded since.
-    pub failure_aside: Option<Failure>,
+    /// Looks that failed since the last good one: while there is one, no work starts.
+    pub look_trouble: Trouble,
+    /// Merges that failed since the last good one: no merge until they are waited out.
+    pub merge_trouble: Trouble,
+    /// Other work that failed since the last good one: no such work until it is waited out. Apart, so that a
+    /// compaction that fails never holds a merge up.
+    pub aside_trouble: Trouble,
     /// What its work has cost.
     pub history: History,
     /// What runs on it now.
     pub running: Vec<Running>,
-    /// Looks and merges that failed in a row: no merge until they are waited out.
-    pub backoff: Backoff,
-    /// Other work that failed in a row: no other work until it is waited out. Apart, so that a compaction that fails
-    /// never holds a merge up.
-    pub backoff_aside: Backoff,
     /// What ran on it before.
     pub past: Past,
 }
@@ -352,12 +357,11 @@ impl TableView {
             jitter: 0,
             known_since,
             observation: None,
-            failure: None,
-            failure_aside: None,
+            look_trouble: Trouble::default(),
+            merge_trouble: Trouble::default(),
+            aside_trouble: Trouble::default(),
             history: History::default(),
             running: Vec::new(),
-            backoff: Backoff::default(),
-            backoff_aside: Backoff::default(),
             past: Past::default(),
         }
     }
@@ -375,9 +379,8 @@ impl TableView {
     /// The observation, if work may be planned from it: no look failed since, no work ended since, and nothing stops
     /// the table as a whole.
     pub fn workable(&self) -> Option<&Observation> {
-        let looked = !matches!(&self.failure, Some(f) if f.during.is_none());
         self.observation.as_ref().filter(|o| {
-            looked
+            self.look_trouble.failure.is_none()
                 && !self.suspended
                 && !self.not_allowed
                 && self.past.ended.is_none_or(|ended| o.observed_at >= ended)

@@ -103,37 +103,46 @@ fn rules(view: &TableView, found: &mut Found) {
 }
 
 fn failures(view: &TableView, now: Timestamp, found: &mut Found) {
-    let waits = view.backoff.waits_until(now);
-    let next = waits.map_or(String::new(), |at| format!("the next try is at {at}"));
-    match &view.failure {
-        // A failed look holds until one succeeds, a failed work only while it is waited out.
-        Some(failure) if failure.during.is_none() || waits.is_some() => {
-            let real = failure.reason.reach() != Reach::Told;
-            let reason = if real {
-                failure.reason
-            } else {
-                Reason::BackingOff
-            };
-            say(found, reason, failure.detail.clone());
-            if waits.is_some() {
-                say(found, reason, next);
-            }
-        }
-        _ if waits.is_some() => say(found, Reason::BackingOff, next),
-        _ => {}
+    // A failed look holds until one succeeds, failed work only while it is waited out.
+    if let Some(failure) = &view.look_trouble.failure {
+        let next = view.look_trouble.backoff.waits_until(now);
+        fail(Some(failure), next, found);
     }
-    let aside = view.failure_aside.as_ref();
-    let told = |f: &&Failure| f.reason.reach() != Reach::Told && !f.reason.is_passing();
-    if let (Some(failure), Some(at)) = (aside.filter(told), view.backoff_aside.waits_until(now)) {
-        let detail = format!("{}; the next try is at {at}", failure.detail);
-        say(found, failure.reason, detail);
+    if let Some(next) = view.merge_trouble.backoff.waits_until(now) {
+        fail(view.merge_trouble.failure.as_ref(), Some(next), found);
     }
-    match (&view.observation, &view.failure) {
+    let aside = &view.aside_trouble;
+    let lasting = |f: &&Failure| !name_of(f).is_passing();
+    if let (Some(failure), Some(next)) = (
+        aside.failure.as_ref().filter(lasting),
+        aside.backoff.waits_until(now),
+    ) {
+        fail(Some(failure), Some(next), found);
+    }
+    match (&view.observation, &view.look_trouble.failure) {
         (None, None) => say(found, Reason::NeverObserved, String::new()),
         (Some(o), _) if view.past.ended.is_some_and(|ended| o.observed_at < ended) => {
             say(found, Reason::Observing, String::new());
         }
         _ => {}
+    }
+}
+
+/// The reason of `failure`; one that stops nothing cannot be why something failed.
+fn name_of(failure: &Failure) -> Reason {
+    match failure.reason.reach() {
+        Reach::Told => Reason::BackingOff,
+        _ => failure.reason,
+    }
+}
+
+fn fail(failure: Option<&Failure>, next: Option<Timestamp>, found: &mut Found) {
+    let reason = failure.map_or(Reason::BackingOff, name_of);
+    if let Some(failure) = failure {
+        say(found, reason, failure.detail.clone());
+    }
+    if let Some(next) = next {
+        say(found, reason, format!("the next try is at {next}"));
     }
 }
 
@@ -195,10 +204,7 @@ fn progress(view: &TableView, decision: Decision<'_>, now: Timestamp, found: &mu
     let Some(merge) = decision.merge else {
         return;
     };
-    let pending = format!(
-        "{} generations with {} bytes pending since {}",
-        merge.pending, merge.pending_bytes, merge.since
-    );
+    let pending = pending(merge);
     let due = merge.due;
     if decision.starts {
         say(found, Reason::Merging, format!("{pending}, starting"));
@@ -209,11 +215,37 @@ fn progress(view: &TableView, decision: Decision<'_>, now: Timestamp, found: &mu
         let detail = format!("{pending}, merge due at {due}");
         say(found, Reason::Upkeep, detail);
     } else if let Some(Refusal::Bytes { needed, .. }) = decision.refusal {
-        let detail = format!("{pending}, merge due at {due} needs {needed} bytes");
+        let detail = format!("{pending}, merge due at {due} needs {}", size(needed));
         say(found, Reason::BudgetWait, detail);
     } else if decision.refusal.is_some() {
         let detail = format!("{pending}, merge due at {due}");
         say(found, Reason::Queued, detail);
     }
     // Else it was no candidate: what it backs off from is said already.
+}
+
+fn pending(merge: &MergeNeed) -> String {
+    let many = if merge.pending == 1 { "" } else { "s" };
+    let size = merge
+        .pending_bytes
+        .map_or("of unknown size".to_owned(), |bytes| {
+            format!("with {}", size(bytes))
+        });
+    let (count, since) = (merge.pending, merge.since);
+    format!("{count} generation{many} {size} pending since {since}")
+}
+
+/// `bytes` for people, in the units of Kubernetes' quantities.
+fn size(bytes: u64) -> String {
+    const UNITS: [&str; 4] = ["Ki", "Mi", "Gi", "Ti"];
+    let mut value = bytes as f64;
+    let mut unit = " bytes";
+    for next in UNITS {
+        if value < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, next);
+    }
+    let places = usize::from(bytes >= 1024 && value < 10.0);
+    format!("{value:.places$}{unit}")
 }

@@ -120,19 +120,7 @@ pub fn start(tables: &mut [TableView], works: &[Work], now: Timestamp) {
     for work in works {
         let table = tables.iter_mut().find(|t| t.id == work.table);
         let table = table.expect("a plan only starts work on tables it was given");
-        let kind = work.task.kind();
-        table.running.push(Running {
-            kind,
-            bytes: work.bytes,
-            started: now,
-        });
-        match kind {
-            Kind::Merge => table.past.merge_started = Some(now),
-            Kind::Compact => table.past.compact_started = Some(now),
-            Kind::OptimizeIndexes => table.past.optimize_started = Some(now),
-            Kind::CleanVersions => table.past.clean_started = Some(now),
-            Kind::Drain | Kind::Reclaim => {}
-        }
+        table.work_started(work, now);
     }
 }
 
@@ -270,22 +258,13 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn any_trouble()(
-        failure in rarely((any::<bool>(), prop::sample::select(Reason::ALL.to_vec()))),
-        aside in rarely(prop::sample::select(Reason::ALL.to_vec())),
-        failures in 0u32..9,
-        until in rarely(-50i64..100),
-        until_aside in rarely(-50i64..100),
-        table_anomaly in prop::option::weighted(0.05, any_anomaly()),
-    ) -> (Option<Failure>, Option<Failure>, Backoff, Backoff, Option<Anomaly>) {
-        let failed = |during, reason| Failure { during, reason, at: at(-1), detail: "x".into() };
-        (
-            failure.map(|(look, reason)| failed((!look).then_some(Kind::Merge), reason)),
-            aside.map(|reason| failed(Some(Kind::Drain), reason)),
-            Backoff { failures, until: until.map(at) },
-            Backoff { failures, until: until_aside.map(at) },
-            table_anomaly,
-        )
+    fn any_trouble(chance: f64)(
+        failure in prop::option::weighted(chance, (prop::sample::select(Reason::ALL.to_vec()), 1u32..9, -50i64..100)),
+    ) -> Trouble {
+        failure.map_or(Trouble::default(), |(reason, failures, until)| Trouble {
+            backoff: Backoff { failures, until: Some(at(until)) },
+            failure: Some(Failure { reason, at: at(-1), detail: "x".into() }),
+        })
     }
 }
 
@@ -300,7 +279,8 @@ prop_compose! {
         (small, unindexed, versions) in (0u64..60, 0u64..3, prop::option::of(-100i64..500)),
         running in any_running(),
         past in any_past(),
-        (failure, failure_aside, backoff, backoff_aside, anomaly) in any_trouble(),
+        (look, merge, aside) in (any_trouble(0.07), any_trouble(0.15), any_trouble(0.15)),
+        anomaly in prop::option::weighted(0.05, any_anomaly()),
     ) -> TableView {
         let mut view = table(namespace, "", shards);
         view.policy = policy;
@@ -317,8 +297,7 @@ prop_compose! {
         view.observation = view.observation.filter(|_| observed);
         view.running = running;
         view.past = past;
-        (view.failure, view.failure_aside) = (failure, failure_aside);
-        (view.backoff, view.backoff_aside) = (backoff, backoff_aside);
+        (view.look_trouble, view.merge_trouble, view.aside_trouble) = (look, merge, aside);
         view
     }
 }

@@ -178,13 +178,7 @@ fn merges_that_fail_in_a_row_shrink_to_one_generation() {
     let mut view = requested(table("alder", "maze", vec![shard(1, run(40, MIB, -50))]));
     let mut counts = Vec::new();
     for failures in 0..8 {
-        view.backoff.failures = failures;
-        view.failure = Some(Failure {
-            during: Some(Kind::Merge),
-            reason: Reason::BackingOff,
-            at: at(-1),
-            detail: String::new(),
-        });
+        view.merge_trouble.backoff.failures = failures;
         counts.push(chunk_of(&plan(&[view.clone()], &budgets(), at(0))).0[0].2);
     }
     assert_eq!(counts, [40, 32, 16, 8, 4, 2, 1, 1]);

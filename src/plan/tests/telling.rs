@@ -26,12 +26,8 @@ fn what_was_never_seen_and_what_could_not_be_seen_are_not_fresh() {
         Reason::NeverObserved
     );
     view.observation = Some(observation(vec![shard(1, run(1, MIB, -90))]));
-    view.failure = Some(Failure {
-        during: None,
-        reason: Reason::StoreUnreachable,
-        at: at(-1),
-        detail: "no answer within 10s".into(),
-    });
+    let detail = "no answer within 10s".to_owned();
+    view.look_failed(Reason::StoreUnreachable, detail, at(-1), 1.0);
     let made = plan(&[view], &budgets(), at(0));
     assert_eq!(
         (kinds(&made), why(&made, "maze")),
@@ -45,10 +41,10 @@ fn what_was_never_seen_and_what_could_not_be_seen_are_not_fresh() {
 fn a_compaction_that_fails_holds_no_merge_up() {
     let mut view = table("alder", "maze", vec![shard(1, run(1, MIB, -40))]);
     seen(&mut view).small_fragments = 99;
-    view.backoff_aside = Backoff::default().failed(at(0), 1.0);
+    view.aside_trouble.backoff = Backoff::default().failed(at(0), 1.0);
     let made = plan(&[view.clone()], &budgets(), at(0));
     assert_eq!(kinds(&made), [Kind::Merge]);
-    view.backoff = Backoff::default().failed(at(0), 1.0);
+    view.merge_trouble.backoff = Backoff::default().failed(at(0), 1.0);
     let made = plan(&[view], &budgets(), at(0));
     assert_eq!(
         (kinds(&made), why(&made, "maze")),
