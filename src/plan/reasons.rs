@@ -143,13 +143,13 @@ reasons! {
         "The last attempt failed and the next one waits. It is tried again by itself.";
     /// The last look at the table is older than the last work on it.
     Observing, Table,
-        "Work on the table has just ended and a new look at it is on its way. Nothing is to be done.";
+        "Work on the table has just ended and a new look at it is on its way; nothing is to be done.";
     /// A merge is running.
     Merging, Told,
-        "A merge is running. Nothing is to be done.";
+        "A merge is running; nothing is to be done.";
     /// Upkeep holds the table's commit permit.
     Upkeep, Told,
-        "Compaction, index upkeep or clean-up of this table is running, and the merge comes next. Nothing is to be done.";
+        "Compaction, index upkeep or clean-up of this table is running, and the merge comes next; nothing is to be done.";
     /// Due, but there is not enough of the byte budget.
     BudgetWait, Told,
         "A merge is due and waits for memory. Raise the byte budget if this lasts.";
@@ -158,7 +158,7 @@ reasons! {
         "A merge is due and waits for its turn behind other tables. Raise the number of slots if this lasts.";
     /// Pending, and not yet due.
     Scheduled, Told,
-        "Rows are pending and their merge has a time to start. Nothing is to be done.";
+        "Rows are pending and their merge starts by itself; nothing is to be done.";
     /// Somebody else drains generations.
     ForeignMerger, Told,
         "Generations leave a shard without being marked as merged: another merger works on this table. Stop it.";

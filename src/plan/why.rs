@@ -86,7 +86,7 @@ fn sentence(reason: Reason, details: &[String]) -> String {
     if parts.is_empty() {
         return reason.explain().to_owned();
     }
-    format!("{} ({parts})", reason.explain())
+    format!("{} ({parts}).", reason.explain().trim_end_matches('.'))
 }
 
 fn say(found: &mut Found, reason: Reason, detail: String) {

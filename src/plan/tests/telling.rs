@@ -101,6 +101,23 @@ fn a_suspended_table_says_so_first_and_whatever_else_holds_after_it() {
 }
 
 #[test]
+fn a_message_says_what_is_so_and_what_comes_next() {
+    let mut view = table("alder", "maze", vec![shard(1, run(1, 5 * MIB / 2, 0))]);
+    let message = |view: &TableView| {
+        let made = plan(std::slice::from_ref(view), &budgets(), at(1));
+        made.why_not_now[&view.id].message.clone()
+    };
+    assert_eq!(
+        message(&view),
+        "Rows are pending and their merge starts by itself; nothing is to be done (1 generation \
+         with 2.5Mi pending since 2001-09-09T01:46:40Z, merge starts at 2001-09-09T01:47:10Z)."
+    );
+    seen(&mut view).shards[0].pending = run(3, MIB, 0);
+    seen(&mut view).shards[0].pending[1].bytes = None;
+    assert!(message(&view).contains("(3 generations of unknown size pending since"));
+}
+
+#[test]
 fn a_message_rests_while_nothing_happens() {
     let tables = [table("alder", "maze", vec![shard(1, run(2, MIB, 0))])];
     let mut shared = budgets();
