@@ -60,6 +60,11 @@ def found(rule: str, file: str, content: str, doc: str = DOC) -> list:
 def results() -> list[tuple[str, list[str]]]:
     """(name, what went wrong) of every case, and of the rules that have none."""
     cases = [(rule, case, found(rule, file, content), n) for rule, case, file, content, n in CASES]
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "src/plan/cases").mkdir(parents=True)
+        for name, text in {"mod.rs": "#[cfg(test)]\npub(crate) mod cases;\nmod age;", "cases/a.rs": "x.unwrap()", "age.rs": "x.unwrap()"}.items():
+            (Path(folder) / "src/plan" / name).write_text(text)
+        cases.append(("an_unwrap_is_explained", "files of tests alone", list(rooms.an_unwrap_is_explained(Path(folder))), 1))
     rule = "a_module_says_what_it_is"
     cases += [(rule, "no comment", found(rule, "src/api/a.rs", "fn f() {}", doc=""), 1), (rule, "a comment", found(rule, "src/api/a.rs", ""), 0)]
     out = [
