@@ -4,12 +4,17 @@
 //! client or server, or another room. Whoever reads an Experiment, from a cluster or from a file, reads it through
 //! here, so that one set of rules judges both.
 
+pub mod crd;
 mod duration;
 mod effective;
+mod identity;
 mod quantity;
 mod rules;
+mod schema;
 mod spec;
 mod status;
+pub mod storage;
+mod validate;
 
 pub use duration::{DURATION_PATTERN, DurationError, GoDuration};
 pub use effective::{
@@ -17,6 +22,7 @@ pub use effective::{
     EffectiveIndexes, EffectiveMerge, EffectiveMergeAt, EffectiveRetention, EffectiveVersions,
     LONGEST_WORK, Limits,
 };
+pub use identity::{IdentityError, StoreFamily, TableIdentity};
 pub use quantity::{QUANTITY_PATTERN, Quantity, QuantityError};
 pub use spec::{
     CompactionSpec, DeletionPolicy, DeletionSpec, Experiment, ExperimentSpec, FreshnessSpec,
@@ -27,6 +33,7 @@ pub use status::{
     BacklogStatus, ExperimentStatus, FragmentsStatus, LastMerge, QUARANTINED_LISTED,
     QuarantinedGeneration, ReclaimStatus,
 };
+pub use validate::{Mode, Violation, validate, validate_document, validate_table, validate_update};
 
 /// The API group of the resource.
 pub const GROUP: &str = "freshet.dev";

@@ -32,12 +32,12 @@ pub(super) const URI_USERINFO: RuleText = (
 );
 
 pub(super) const URI_BUCKET: RuleText = (
-    "!self.matches('^(s3|gs|az)://[^/@]*(/|$)') || self.matches('^(s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]{1,221}(/|$)') || self.matches('^az://[a-z0-9$][a-z0-9-]{1,62}(/|$)')",
+    "!self.matches('^(s3|gs|az)://[^/@]*(/|$)') || self.matches('^(s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]{2,221}(/|$)') || self.matches('^az://[a-z0-9$][a-z0-9-]{2,62}(/|$)')",
     "table.uri must name a bucket or container behind its scheme, as in s3://bucket/path; a host or port belongs into table.storage.endpoint",
 );
 
 pub(super) const URI_ABFSS: RuleText = (
-    "!self.startsWith('abfss://') || self.matches('^abfss://[^/]*(:[^/]*@|@[^/]*@)') || self.matches('^abfss://[a-z0-9$][a-z0-9-]{1,62}@[a-z0-9]{3,24}[.](dfs|blob)[.]core[.]windows[.]net(/|$)') || self.matches('^abfss://[A-Za-z0-9-]{1,63}@[a-z0-9-]{1,63}[.](dfs|blob)[.]fabric[.]microsoft[.]com(/|$)')",
+    "!self.startsWith('abfss://') || self.matches('^abfss://[^/]*(:[^/]*@|@[^/]*@)') || self.matches('^abfss://[a-z0-9$][a-z0-9-]{2,62}@[a-z0-9]{3,24}[.](dfs|blob)[.]core[.]windows[.]net(/|$)') || self.matches('^abfss://[A-Za-z0-9-]{1,63}@[a-z0-9-]{1,63}[.](dfs|blob)[.]fabric[.]microsoft[.]com(/|$)')",
     "table.uri must be written as abfss://container@account.dfs.core.windows.net/path; for other hosts use az://container/path with table.storage.account and table.storage.endpoint",
 );
 
@@ -90,7 +90,7 @@ pub(super) const IDENTITY: RuleText = (
 );
 
 pub(super) const ENDPOINT_SHAPE: RuleText = (
-    r"self.matches('^https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|[[][0-9a-f:.]{2,45}[]])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*$')",
+    r"self.matches('^https?://([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?|\\[[0-9a-f:.]{2,45}\\])(:[0-9]{1,5})?(/[A-Za-z0-9._~-]+)*$')",
     "table.storage.endpoint must be http(s)://host[:port][/path] in lower case, without credentials, query or trailing slash; credentials go into the Secret that table.secretRef names",
 );
 
