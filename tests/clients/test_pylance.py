@@ -6,6 +6,7 @@ import datetime as dt
 import threading
 
 import driver
+import lance
 import pytest
 from driver import backlog, freshet, merge
 from memwal import Delete, Table, differences, now, same
@@ -119,14 +120,16 @@ def test_a_merge_with_nothing_to_do_commits_nothing(table):
     same(table)
 
 
-def test_one_merge_takes_the_oldest_generations(table):
+def test_each_commit_takes_the_oldest_generations_and_no_more_than_it_may(table):
     for g in range(5):
         table.generation("s0", table.rows([g, 300 + g]), Delete([10 + g]))
-    freshet("merge", "--table", table.uri, "--max-generations", "2")
-    same(table, table.history[1])
-    assert backlog(table.uri)["pending"]["generations"] == 3
-    merge(table.uri, "--max-generations", "1")
+    first = table.dataset().version
+    merge(table.uri, "--max-generations", "2")
     same(table)
+    commits = range(first + 1, table.dataset().version + 1)
+    states = [lance.dataset(table.uri, version=v).to_table().to_pylist() for v in commits]
+    for rows, taken in zip(states, (2, 4, 5), strict=True):
+        assert not differences(rows, table.history[taken - 1], table.names), taken
 
 
 def test_a_small_byte_budget_merges_all_the_same(table):
