@@ -103,6 +103,17 @@ fn upkeep_that_found_nothing_to_do_rests_until_the_table_moves() {
 }
 
 #[test]
+fn indexes_are_brought_up_to_date_after_a_rest_and_the_plan_wakes_for_it() {
+    let mut view = table("alder", "maze", vec![]);
+    seen(&mut view).unindexed_rows = 5;
+    view.past.optimize_started = Some(at(0));
+    let made = plan(std::slice::from_ref(&view), &budgets(), at(1));
+    assert_eq!((kinds(&made), made.wake_at), (vec![], Some(at(60))));
+    let made = plan(&[view], &budgets(), at(60));
+    assert_eq!(kinds(&made), [Kind::OptimizeIndexes]);
+}
+
+#[test]
 fn upkeep_leaves_half_of_the_slots_to_merges() {
     let mut tables: Vec<TableView> = (0..6)
         .map(|i| table("alder", &format!("maze-{i}"), vec![]))

@@ -29,7 +29,7 @@ fn lowest(shard: &ShardView, count: u64) -> Vec<Generation> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn a_merge_takes_the_lowest_pending_generations_and_nothing_that_is_blocked(

@@ -92,6 +92,31 @@ fn what_lacks_bytes_is_overtaken_for_a_while_and_then_waited_for() {
 }
 
 #[test]
+fn the_wake_comes_when_the_order_of_those_that_wait_changes() {
+    // What waits for bytes holds back all that comes after it, until that is as overdue and its namespace got less.
+    let first = shard(1, vec![generation(1, 200 * MIB, -40)]);
+    let mut busy = table("cedar", "busy", vec![]);
+    busy.running.push(Running {
+        kind: Kind::Merge,
+        bytes: 100 * MIB,
+        started: at(-2),
+    });
+    let tables = [
+        table("alder", "big", vec![first]),
+        table("birch", "small", vec![shard(1, run(1, MIB, -35))]),
+        busy,
+    ];
+    let mut shared = Budgets::new(256 * MIB, 4, 4);
+    shared.served.charge(&"alder".into(), 500 * MIB);
+    for (now, wake) in [(10, 20), (20, 25)] {
+        let made = plan(&tables, &shared, at(now));
+        assert_eq!((merges(&made), made.wake_at), (vec![], Some(at(wake))));
+    }
+    let made = plan(&tables, &shared, at(25));
+    assert_eq!(merges(&made), [("small", Trigger::Age)]);
+}
+
+#[test]
 fn what_is_larger_than_the_whole_budget_runs_alone() {
     let huge = requested(table(
         "alder",
