@@ -1,1 +1,3 @@
 //! The room `local`.
+
+pub mod manifests;
