@@ -116,9 +116,9 @@ impl FromStr for Quantity {
 /// The largest unit that divides the value, binary ones first.
 impl fmt::Display for Quantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let fitting = UNITS
-            .iter()
-            .find(|(_, unit, most)| self.0 > 0 && self.0 % unit == 0 && self.0 / unit <= *most);
+        let fitting = UNITS.iter().find(|(_, unit, most)| {
+            self.0 > 0 && self.0.is_multiple_of(*unit) && self.0 / unit <= *most
+        });
         match fitting {
             Some((suffix, unit, _)) => write!(f, "{}{suffix}", self.0 / unit),
             None => write!(f, "{}", self.0),

@@ -4,6 +4,9 @@
 //! from `rules`. Only `suspend` and `deletionPolicy` have schema defaults; every other absent field is the operator's
 //! to fill, see `effective`. No behaviour lives here.
 
+// Each printed column has a type, so the word repeats inside one attribute.
+#![allow(clippy::duplicated_attributes)]
+
 use kube::{CustomResource, KubeSchema};
 use serde::{Deserialize, Serialize};
 
