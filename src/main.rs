@@ -1,1 +1,7 @@
-fn main() {}
+//! The `freshet` binary: one program, several roles.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

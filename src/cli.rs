@@ -1,0 +1,106 @@
+//! The command line: which role the process takes, what it is told, and how it ends.
+//!
+//! Lives here: the commands, logging, signals, and the run of one command to its exit code. May use: every room. Must
+//! never come in: what a role does; that is `engine`'s and `local`'s business.
+//! Results go to stdout, logs and errors to stderr; an error is one line that says what is so and what to do.
+
+mod backlog;
+mod crds;
+mod exit;
+mod merge;
+mod place;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+use exit::{CODES, Failure};
+
+/// Keeps Lance tables that are written through MemWAL fresh.
+#[derive(Debug, Parser)]
+#[command(name = "freshet", version, after_help = CODES, arg_required_else_help = true, subcommand_required = true)]
+struct Cli {
+    #[command(subcommand)]
+    role: Role,
+    /// Log more to stderr; twice for the store's and Lance's own words. FRESHET_LOG=filter for full control.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+#[derive(Debug, Subcommand)]
+enum Role {
+    Merge(merge::Args),
+    Backlog(backlog::Args),
+    Crds(crds::Args),
+}
+
+/// How results are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// For people.
+    Text,
+    /// For programs: one document.
+    Json,
+}
+
+/// Runs the command that the process was started with.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log(cli.verbose, "error");
+    let done = match cli.role {
+        Role::Crds(args) => crds::run(&args),
+        Role::Merge(args) => in_runtime(merge::run(args)),
+        Role::Backlog(args) => in_runtime(backlog::run(args)),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("freshet: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// Logs go to stderr: our own from `level` on, those of Lance and the stores only when asked for.
+fn log(verbose: u8, level: &str) {
+    let filter = match verbose {
+        0 => format!("off,freshet={level}"),
+        1 => "off,freshet=debug".to_string(),
+        _ => "info,freshet=trace".to_string(),
+    };
+    let filter = EnvFilter::try_from_env("FRESHET_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .init();
+}
+
+/// Runs a command until it ends or a signal comes. Work that is dropped has committed all of it or nothing.
+fn in_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| Failure::other(format!("the process cannot start its threads: {e}")))?;
+    let done = runtime.block_on(work);
+    // What still runs in threads is of no use to anybody any more.
+    runtime.shutdown_background();
+    done
+}
+
+/// Ends when the process is asked to: SIGINT or SIGTERM.
+async fn asked_to_stop() -> &'static str {
+    use tokio::signal::unix::{SignalKind, signal};
+    let (Ok(mut interrupt), Ok(mut terminate)) = (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        _ = interrupt.recv() => "SIGINT",
+        _ = terminate.recv() => "SIGTERM",
+    }
+}

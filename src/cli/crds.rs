@@ -1,0 +1,35 @@
+//! `freshet crds`: the CustomResourceDefinition, from the code.
+//!
+//! Lives here: writing it to a folder or to stdout. May use: `api`. Must never come in: a cluster.
+
+use std::path::PathBuf;
+
+use freshet::api::crd::crd_yaml;
+
+use super::exit::Failure;
+
+/// Write the CustomResourceDefinitions, as the code defines them, into a folder.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The folder.
+    #[arg(long, default_value = "crds")]
+    dir: PathBuf,
+    /// Write to stdout, and to no file.
+    #[arg(long)]
+    stdout: bool,
+}
+
+const FILE: &str = "freshet.dev_experiments.yaml";
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if args.stdout {
+        print!("{}", crd_yaml());
+        return Ok(());
+    }
+    let file = args.dir.join(FILE);
+    std::fs::create_dir_all(&args.dir)
+        .and_then(|()| std::fs::write(&file, crd_yaml()))
+        .map_err(|e| Failure::other(format!("{} cannot be written: {e}", file.display())))?;
+    println!("wrote {}", file.display());
+    Ok(())
+}
