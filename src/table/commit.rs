@@ -101,14 +101,14 @@ pub(crate) fn properties() -> HashMap<String, String> {
 
 /// Whether the version that was read still has its manifest. Versions are cleaned up oldest first, so while it is there
 /// no newer one is gone, and Lance sees every commit made since (contract 6).
-async fn still_there(base: &Dataset) -> Result<()> {
+pub(crate) async fn still_there(base: &Dataset) -> Result<()> {
     let store = base
         .object_store(None)
         .await
         .map_err(|e| Error::lance("open the table's store", e))?;
     match store.inner.head(&base.manifest_location().path).await {
         Ok(_) => Ok(()),
-        Err(object_store::Error::NotFound { .. }) => Err(Error::Conflict("merge")),
+        Err(object_store::Error::NotFound { .. }) => Err(Error::Conflict("commit")),
         Err(e) => Err(Error::store("look at the version that was read", e)),
     }
 }

@@ -10,28 +10,43 @@
 //! ```
 
 mod base;
+mod clock;
 mod commit;
+mod compact;
 mod drain;
 mod error;
 mod find;
 mod generation;
+mod indexes;
 mod keys;
 mod mapping;
 mod merge;
 mod newest;
 mod observe;
+mod reclaim;
 mod shard;
+mod slices;
 mod snapshot;
 pub mod steps;
 mod store;
+mod survey;
+mod tail;
+mod versions;
 mod write;
 
 pub use base::Table;
+pub use clock::StoreClock;
+pub use compact::{CompactMemory, CompactPolicy, Compacted, Refusal, Upkeep};
 pub use drain::Drained;
 pub use error::{Class, Error, Result};
 pub use generation::{Facts, Generation};
+pub use indexes::{Indexed, StaleIndex};
 pub use merge::{Limits, Merged, Outcome};
 pub use observe::{Anomaly, AnomalyKind, BaseFacts, Observation, Pending, ShardView, Tracker};
+pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::ShardState;
 pub use snapshot::{Chunk, Listing, Snapshot};
 pub use store::{Location, Stores, StoresConfig};
+pub use survey::{ReclaimMemory, SURVEY_EVERY};
+pub use tail::{Tail, TailPolicy, Tails};
+pub use versions::{Cleaned, VersionsMemory, VersionsPolicy};

@@ -138,6 +138,10 @@ pub enum AnomalyKind {
     AutoCleanup,
     /// A directory under `_mem_wal/` that is no shard.
     UnknownDirectory,
+    /// Durable rows have long been in a shard's log, and in no generation.
+    TailWaiting,
+    /// The same, and their writer seems gone.
+    TailStranded,
 }
 
 impl AnomalyKind {
@@ -152,6 +156,8 @@ impl AnomalyKind {
             Self::DirectWrite => "DirectWrite",
             Self::AutoCleanup => "AutoCleanup",
             Self::UnknownDirectory => "UnknownDirectory",
+            Self::TailWaiting => "TailWaiting",
+            Self::TailStranded => "TailStranded",
         }
     }
 

@@ -270,6 +270,26 @@ fn values_of(array: &ArrayRef, out: &mut HashSet<Vec<u8>>) -> std::result::Resul
     Ok(())
 }
 
+/// Whether the dictionary columns of new fragments can be read; `true` where the table has none.
+///
+/// # Errors
+/// What the store says, which is no verdict on the fragments.
+pub(crate) async fn readable(base: &Arc<Dataset>, new: &[Fragment]) -> Result<bool> {
+    let schema = ArrowSchema::from(base.schema());
+    let dictionaries = dictionary_columns(&schema);
+    if dictionaries.is_empty() || new.is_empty() {
+        return Ok(true);
+    }
+    match scan_dictionaries(base, &dictionaries, new).await {
+        Ok(()) => Ok(true),
+        Err(e @ lance::Error::IO { .. }) => Err(Error::lance("read back what was written", e)),
+        Err(e) => {
+            tracing::info!(error = %e, "what was written cannot be read back");
+            Ok(false)
+        }
+    }
+}
+
 /// Reads the dictionary columns of new fragments as any reader would.
 async fn read_back(
     base: &Arc<Dataset>,
@@ -277,16 +297,24 @@ async fn read_back(
     columns: &[Dictionary],
     new: &[Fragment],
 ) -> Result<()> {
-    let names: Vec<&str> = columns.iter().map(|c| c.name.as_str()).collect();
-    let unreadable = |e: lance::Error| {
+    scan_dictionaries(base, columns, new).await.map_err(|e| {
+        let names: Vec<&str> = columns.iter().map(|c| c.name.as_str()).collect();
         tracing::error!(error = %e, ?names, columns = schema.fields().len(), "what was written cannot be read back");
         Error::Unsupported {
             what: "a dictionary column whose values cannot be read back".into(),
             remedy: "give the column a larger key type; nothing was committed".into(),
         }
-    };
+    })
+}
+
+async fn scan_dictionaries(
+    base: &Arc<Dataset>,
+    columns: &[Dictionary],
+    new: &[Fragment],
+) -> lance::Result<()> {
+    let names: Vec<&str> = columns.iter().map(|c| c.name.as_str()).collect();
     let mut scan = base.scan();
-    scan.project(&names).map_err(unreadable)?;
+    scan.project(&names)?;
     // New fragments have no id of their own yet; the reader only needs them to differ.
     let first = base
         .manifest()
@@ -302,8 +330,8 @@ async fn read_back(
         })
         .collect();
     scan.with_fragments(numbered).batch_size(8192);
-    let mut rows = scan.try_into_stream().await.map_err(unreadable)?;
-    while rows.try_next().await.map_err(unreadable)?.is_some() {}
+    let mut rows = scan.try_into_stream().await?;
+    while rows.try_next().await?.is_some() {}
     Ok(())
 }
 

@@ -1,0 +1,60 @@
+//! The store's clock: the newest time that a store put on an object, as far as this process has seen.
+//!
+//! Lives here: `StoreClock`, by which ages of what others wrote are told. It stands still while nobody writes, so waits go
+//! by it or by monotonic time since this process saw a thing, whichever is over first (contract 10). May use: jiff.
+//! Never: this machine's wall time, which may differ from the store's by any amount.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// The newest `last_modified` that was seen in one store. Clones share it; tables of one store should.
+#[derive(Debug, Clone, Default)]
+pub struct StoreClock {
+    newest: Arc<Mutex<Option<Timestamp>>>,
+}
+
+impl StoreClock {
+    /// A clock that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes note of a time that the store put on an object.
+    pub fn saw(&self, at: Timestamp) {
+        let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        *newest = (*newest).max(Some(at));
+    }
+
+    /// The newest time seen; `None` before the first.
+    pub fn newest(&self) -> Option<Timestamp> {
+        *self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How old a time of this store is, at least; zero where nothing newer was seen.
+    pub fn age(&self, at: Timestamp) -> Duration {
+        self.newest()
+            .and_then(|newest| Duration::try_from(newest.duration_since(at)).ok())
+            .unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn an_age_counts_by_the_newest_time_seen_and_never_below_zero() {
+        let clock = StoreClock::new();
+        assert_eq!(clock.age(at(5)), Duration::ZERO);
+        clock.saw(at(20));
+        clock.saw(at(10));
+        assert_eq!(clock.age(at(5)), Duration::from_secs(15));
+        assert_eq!(clock.age(at(50)), Duration::ZERO);
+    }
+}
