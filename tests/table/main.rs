@@ -1,0 +1,10 @@
+//! The world of tables: real ones, written through MemWAL, on a local disk.
+//!
+//! Lives here: what the table room promises, shown on tables and judged by a model outside Lance. May use: the library's
+//! table room, the shared fixtures. Never: Kubernetes, HTTP, a sleep.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+
+mod basics;
+mod mergers;
