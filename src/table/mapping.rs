@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BooleanArray, RecordBatch};
 use arrow_schema::{DataType, Field, Schema as ArrowSchema, SchemaRef};
-use lance::blob::BlobArrayBuilder;
+use lance::blob::{BlobArrayBuilder, blob_field};
 use lance::dataset::mem_wal::{TOMBSTONE, arrow_schema_with_field_ids, reconcile_batches};
 use lance_core::datatypes::{LANCE_FIELD_ID_KEY, Schema};
 
@@ -66,7 +66,7 @@ impl Mapping {
             generation: open.generation.clone(),
             source,
             target: Arc::new(target),
-            output: Arc::new(ArrowSchema::from(table)),
+            output: write_schema(table),
             keys: keys.iter().map(|(name, _)| name.clone()).collect(),
             key_names,
             blobs,
@@ -147,6 +147,24 @@ impl Mapping {
             what: "its columns cannot be brought to the table's".into(),
         }
     }
+}
+
+/// The table's columns as its writer takes them: blob columns as values, not as where they are stored.
+pub(crate) fn write_schema(table: &Schema) -> SchemaRef {
+    let arrow = ArrowSchema::from(table);
+    let fields = arrow.fields().iter().zip(&table.fields).map(|(field, own)| match own.is_blob_v2() {
+        true => {
+            let value = blob_field(field.name(), field.is_nullable());
+            Arc::new(value.clone().with_metadata(
+                field.metadata().clone().into_iter().chain(value.metadata().clone()).collect(),
+            ))
+        }
+        false => field.clone(),
+    });
+    Arc::new(ArrowSchema::new_with_metadata(
+        fields.collect::<Vec<_>>(),
+        arrow.metadata().clone(),
+    ))
 }
 
 /// The generation's Arrow schema with field ids that mean the same as the table's. Lance before 10 numbered a

@@ -27,13 +27,14 @@ use roaring::RoaringTreemap;
 use tokio::sync::Mutex;
 
 use super::error::{Error, Result};
+use super::mapping::write_schema;
 
 /// A stream of rows in the table's schema.
 pub(crate) type Batches = BoxStream<'static, Result<RecordBatch>>;
 
 /// Writes rows as new fragments of the base, uncommitted.
 pub(crate) async fn fragments(base: &Arc<Dataset>, rows: Batches) -> Result<Vec<Fragment>> {
-    let schema: SchemaRef = Arc::new(ArrowSchema::from(base.schema()));
+    let schema = write_schema(base.schema());
     let dictionaries = dictionary_columns(&schema);
     let source = Arc::new(Mutex::new(Segments::new(rows, dictionaries.clone())));
     let mut written = Vec::new();
