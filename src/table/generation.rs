@@ -39,6 +39,8 @@ use uuid::Uuid;
 use super::error::{Error, Result};
 use super::shard::timestamp;
 
+mod take;
+
 /// A generation as its shard's manifest lists it. The path identifies it: numbers recur.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Generation {

@@ -375,7 +375,7 @@ fn pick(
     source.mapping.apply(batch)
 }
 
-fn key_types(schema: &Schema, keys: &[(String, i32)]) -> Result<Vec<DataType>> {
+pub(super) fn key_types(schema: &Schema, keys: &[(String, i32)]) -> Result<Vec<DataType>> {
     keys.iter()
         .map(|(name, id)| {
             let field = schema.field_by_id(*id);
@@ -387,7 +387,7 @@ fn key_types(schema: &Schema, keys: &[(String, i32)]) -> Result<Vec<DataType>> {
 }
 
 /// Keys have to be top-level columns, as MemWAL itself asks.
-fn check_keys(schema: &Schema, keys: &[(String, i32)]) -> Result<()> {
+pub(super) fn check_keys(schema: &Schema, keys: &[(String, i32)]) -> Result<()> {
     let nested = keys
         .iter()
         .find(|(_, id)| !schema.fields.iter().any(|f| f.id == *id));

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use lance::dataset::mem_wal::util::{
     manifest_filename, mem_wal_path, parse_bit_reversed_filename, shard_manifest_path,
@@ -276,11 +276,12 @@ pub(crate) async fn newest_of(
     shards: &[Uuid],
     known: &BTreeMap<Uuid, ShardState>,
 ) -> Result<Vec<ShardState>> {
-    let found: Vec<_> = stream::iter(shards)
-        .map(|shard| newest(store, table, *shard, known.get(shard)))
-        .buffered(AT_ONCE)
-        .try_collect()
-        .await?;
+    // Boxed one by one: a closure over borrowed arguments would keep callers from being spawned.
+    let looks: Vec<_> = shards
+        .iter()
+        .map(|shard| newest(store, table, *shard, known.get(shard)).boxed())
+        .collect();
+    let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
     Ok(found.into_iter().flatten().collect())
 }
 

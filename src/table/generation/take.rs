@@ -1,0 +1,97 @@
+//! Some rows of a generation, by their offsets.
+//!
+//! Lives here: `OpenGeneration::take`, for a page that needs a few rows of many generations. May use: Lance's file
+//! reader and dataset. Never: blob payloads; a blob column comes as the description that Lance keeps of it.
+
+use std::sync::Arc;
+
+use arrow_array::{RecordBatch, UInt32Array};
+use arrow_select::concat::concat_batches;
+use futures::{StreamExt, TryStreamExt};
+use lance::Dataset;
+use lance::dataset::{ProjectionRequest, TakeBuilder};
+use lance_core::datatypes::Schema;
+use lance_encoding::decoder::FilterExpression;
+use lance_file::versions::reader_projection_from_field_ids;
+use lance_io::ReadBatchParams;
+
+use super::super::error::Result;
+use super::{OpenGeneration, Source};
+
+impl OpenGeneration {
+    /// The rows at `offsets`, which have to ascend and to be masked nowhere, with the top-level columns of these names.
+    ///
+    /// # Errors
+    /// `GenerationUnreadable`, and the store's kinds.
+    pub async fn take(&self, offsets: &[u32], columns: &[String]) -> Result<RecordBatch> {
+        let schema = self
+            .schema
+            .project(columns)
+            .map_err(|e| self.generation.wrap("find its columns", e))?;
+        match &self.source {
+            Source::Nothing => Err(self.generation.unreadable("rows of it are missing")),
+            Source::Table(dataset) => self.take_of_table(dataset, offsets, schema).await,
+            Source::File {
+                reader,
+                ids,
+                version,
+            } => {
+                let projection = reader_projection_from_field_ids(*version, &schema, ids)
+                    .map_err(|e| self.generation.wrap("find its columns", e))?;
+                let tasks = reader
+                    .read_tasks(
+                        ReadBatchParams::Indices(UInt32Array::from(offsets.to_vec())),
+                        offsets.len() as u32,
+                        Some(projection),
+                        FilterExpression::no_filter(),
+                    )
+                    .await
+                    .map_err(|e| self.generation.wrap("read its rows", e))?;
+                let batches: Vec<RecordBatch> = tasks
+                    .map(|task| task.task)
+                    .buffered(2)
+                    .try_collect()
+                    .await
+                    .map_err(|e| self.generation.wrap("read its rows", e))?;
+                self.whole(batches, offsets.len())
+            }
+        }
+    }
+
+    async fn take_of_table(
+        &self,
+        dataset: &Arc<Dataset>,
+        offsets: &[u32],
+        schema: Schema,
+    ) -> Result<RecordBatch> {
+        let fragments = dataset.fragments();
+        let [fragment] = fragments.as_slice() else {
+            return Err(self.generation.unreadable("it has more than one fragment"));
+        };
+        let addresses = offsets
+            .iter()
+            .map(|offset| fragment.id << 32 | u64::from(*offset))
+            .collect();
+        let failed = |e| self.generation.wrap("read its rows", e);
+        let plan = ProjectionRequest::from_schema(schema)
+            .into_projection_plan(dataset.clone())
+            .map_err(failed)?;
+        let taken = TakeBuilder::try_new_from_addresses(dataset.clone(), addresses, Arc::new(plan))
+            .map_err(failed)?
+            .execute()
+            .await
+            .map_err(failed)?;
+        self.whole(vec![taken], offsets.len())
+    }
+
+    fn whole(&self, batches: Vec<RecordBatch>, rows: usize) -> Result<RecordBatch> {
+        let missing = || self.generation.unreadable("rows of it are missing");
+        let schema = batches.first().ok_or_else(missing)?.schema();
+        let batch = concat_batches(&schema, &batches).map_err(|_| missing())?;
+        if batch.num_rows() == rows {
+            Ok(batch)
+        } else {
+            Err(missing())
+        }
+    }
+}

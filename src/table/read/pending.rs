@@ -1,0 +1,482 @@
+//! The newest version of every pending key, and the base rows that those keys hide.
+//!
+//! Lives here: `Held`, what is kept of one table between reads (keys of its pending generations, which are immutable, so
+//! each is read once; the choice among them; the base rows that they hide), and `Chosen`, the rows that live. Only key
+//! columns and `_tombstone` are ever read here. May use: generations, mappings, key sets, `find`. Never: a page's rows.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use jiff::Timestamp;
+use lance::Dataset;
+use lance_core::datatypes::Schema;
+use roaring::RoaringBitmap;
+use tokio::sync::Semaphore;
+use uuid::Uuid;
+
+use super::super::base::{Table, key_fields};
+use super::super::error::{Error, Result};
+use super::super::find::{Found, find};
+use super::super::generation::{Facts, Generation, OpenGeneration, facts};
+use super::super::keys::{Added, KeyCodec, KeySet, Place, hash};
+use super::super::mapping::Mapping;
+use super::super::merge::{check_keys, key_types};
+use super::super::snapshot::{ShardPending, Snapshot};
+use super::hidden::{Fragments, Hidden};
+use super::{ReadError, ReadLimits};
+
+/// Generations whose keys are read at once.
+const AT_ONCE: usize = 32;
+/// KiB of their files that are held at once, so far as their manifests tell.
+const FILES_KIB: u32 = 64 << 10;
+/// Keys that are compared at once; more are compared in parts, so that a set of them stays small.
+const KEYS_AT_ONCE: u64 = 1 << 21;
+/// What a generation and its facts are taken to hold.
+const GENERATION_BYTES: u64 = 4096;
+
+/// The keys of one generation and which of its rows are deletes.
+pub(super) struct Keys {
+    pub generation: Generation,
+    pub facts: Arc<Facts>,
+    bytes: Vec<u8>,
+    /// Where each row's key ends in `bytes`; empty where the table has no key.
+    ends: Vec<usize>,
+    offsets: Vec<u32>,
+    dead: RoaringBitmap,
+}
+
+impl Keys {
+    fn key(&self, row: usize) -> &[u8] {
+        let start = if row == 0 { 0 } else { self.ends[row - 1] };
+        &self.bytes[start..self.ends[row]]
+    }
+
+    fn size(&self) -> u64 {
+        self.bytes.capacity() as u64
+            + self.ends.capacity() as u64 * 8
+            + self.offsets.capacity() as u64 * 4
+            + self.dead.serialized_size() as u64
+            + GENERATION_BYTES
+    }
+
+    async fn read(
+        table: &Table,
+        base: &Dataset,
+        generation: Generation,
+        key: &[(String, i32)],
+        codec: Option<&KeyCodec>,
+        files: &Semaphore,
+    ) -> Result<Self> {
+        let facts = Arc::new(facts(table.store(), table.path(), &generation).await?);
+        let kib = (facts.data_bytes >> 10).clamp(1, u64::from(FILES_KIB)) as u32;
+        // The semaphore is never closed; without a permit the files would only be held all the same.
+        let _permit = files.acquire_many(kib).await.ok();
+        let open = OpenGeneration::open(base, table.store(), &generation, &facts).await?;
+        let mapping = Mapping::new(&open, base.schema(), key)?;
+        let mut columns = mapping.key_columns();
+        if columns.is_empty() {
+            columns.extend(smallest(&open.schema));
+        }
+        let mut keys = Self {
+            generation,
+            facts,
+            bytes: vec![],
+            ends: vec![],
+            offsets: vec![],
+            dead: RoaringBitmap::new(),
+        };
+        let mut rows = open.rows(Some(&columns), 8192, 4 << 20).await?;
+        while let Some((batch, offsets)) = rows.try_next().await? {
+            if let Some(dead) = mapping.tombstones(&batch) {
+                let dead = offsets.values().iter().zip(dead.iter());
+                keys.dead
+                    .extend(dead.filter(|(_, d)| *d == Some(true)).map(|(o, _)| *o));
+            }
+            if let Some(codec) = codec {
+                let encoded = codec
+                    .encode(&batch, &mapping.key_positions(&batch)?)
+                    .map_err(|e| keys.of_another_type(e))?;
+                for row in encoded.iter() {
+                    keys.bytes.extend_from_slice(row.as_ref());
+                    keys.ends.push(keys.bytes.len());
+                }
+            }
+            keys.offsets.extend(offsets.values());
+        }
+        Ok(keys)
+    }
+
+    fn of_another_type(&self, e: arrow_schema::ArrowError) -> Error {
+        tracing::warn!(error = %e, "keys cannot be encoded");
+        Error::SchemaMismatch {
+            shard: self.generation.shard,
+            generation: self.generation.number,
+            what: "its keys are of another type".into(),
+        }
+    }
+}
+
+/// The column that is cheapest to read, for a generation whose rows only have to be counted.
+fn smallest(schema: &Schema) -> Option<String> {
+    let plain = |f: &&lance_core::datatypes::Field| f.data_type().is_primitive();
+    let fields = &schema.fields;
+    fields
+        .iter()
+        .find(plain)
+        .or(fields.first())
+        .map(|f| f.name.clone())
+}
+
+/// The pending rows that live, generation by generation.
+#[derive(Default)]
+pub(super) struct Chosen {
+    parts: Vec<Live>,
+}
+
+struct Live {
+    generation: Generation,
+    facts: Arc<Facts>,
+    rows: RoaringBitmap,
+    /// Living rows in the parts before this one.
+    before: u64,
+}
+
+/// Rows of one generation, by their offsets, ascending.
+pub(super) struct Wanted {
+    pub generation: Generation,
+    pub facts: Arc<Facts>,
+    pub offsets: Vec<u32>,
+}
+
+impl Chosen {
+    fn new(keys: &[Arc<Keys>], live: Vec<RoaringBitmap>) -> Self {
+        let mut before = 0;
+        let parts = keys.iter().zip(live).map(|(keys, rows)| {
+            let part = Live {
+                generation: keys.generation.clone(),
+                facts: keys.facts.clone(),
+                before,
+                rows,
+            };
+            before += part.rows.len();
+            part
+        });
+        Self {
+            parts: parts.collect(),
+        }
+    }
+
+    /// Living rows.
+    pub fn rows(&self) -> u64 {
+        self.parts.last().map_or(0, |p| p.before + p.rows.len())
+    }
+
+    /// Generations.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Generations of one shard.
+    pub fn of_shard(&self, shard: Uuid) -> usize {
+        let of = |p: &&Live| p.generation.shard == shard;
+        self.parts.iter().filter(of).count()
+    }
+
+    /// When the oldest generation was flushed.
+    pub fn oldest(&self) -> Option<Timestamp> {
+        self.parts.iter().map(|p| p.facts.flushed_at).min()
+    }
+
+    /// The generations and offsets of the living rows at these positions.
+    pub fn places(&self, wanted: Range<u64>) -> Vec<Wanted> {
+        let first = self
+            .parts
+            .partition_point(|p| p.before + p.rows.len() <= wanted.start);
+        let mut out = vec![];
+        for part in &self.parts[first..] {
+            if part.before >= wanted.end {
+                break;
+            }
+            let from = wanted.start.max(part.before) - part.before;
+            let to = wanted.end.min(part.before + part.rows.len()) - part.before;
+            let Some(start) = part.rows.select(from as u32).filter(|_| from < to) else {
+                continue;
+            };
+            out.push(Wanted {
+                generation: part.generation.clone(),
+                facts: part.facts.clone(),
+                offsets: part
+                    .rows
+                    .range(start..)
+                    .take((to - from) as usize)
+                    .collect(),
+            });
+        }
+        out
+    }
+}
+
+type Path = (Uuid, String);
+
+fn path(generation: &Generation) -> Path {
+    (generation.shard, generation.path.clone())
+}
+
+/// What base rows are hidden, and by which generations' keys.
+struct Over {
+    base: (u64, Option<String>, u128),
+    covered: BTreeSet<Path>,
+    hidden: Hidden,
+    fragments: Arc<Fragments>,
+}
+
+/// What is kept of one table.
+#[derive(Default)]
+pub(super) struct Held {
+    keys: HashMap<Path, Arc<Keys>>,
+    chosen: Option<(Vec<Path>, Arc<Chosen>)>,
+    over: Option<Over>,
+}
+
+impl Held {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        let keys: u64 = self.keys.values().map(|k| k.size()).sum();
+        let chosen = self.chosen.iter().flat_map(|(_, c)| &c.parts);
+        let live: u64 = chosen.map(|p| p.rows.serialized_size() as u64).sum();
+        let over = self.over.as_ref();
+        keys + live
+            + over.map_or(0, |o| {
+                o.hidden.addresses.serialized_size() as u64
+                    + o.fragments.bytes()
+                    + o.covered.len() as u64 * 96
+            })
+    }
+
+    /// The pending rows of a snapshot that live. Reads the keys of generations that were not seen before.
+    pub async fn choose(
+        &mut self,
+        table: &Table,
+        snapshot: &Snapshot,
+        limits: &ReadLimits,
+    ) -> Result<Arc<Chosen>, ReadError> {
+        let pending = pending(snapshot)?;
+        if pending.len() > limits.generations {
+            return Err(ReadError::TooManyPending {
+                pending: pending.len(),
+                limit: limits.generations,
+            });
+        }
+        let paths: Vec<Path> = pending.iter().map(path).collect();
+        if let Some((_, chosen)) = self.chosen.as_ref().filter(|(p, _)| *p == paths) {
+            return Ok(chosen.clone());
+        }
+        let wanted: BTreeSet<&Path> = paths.iter().collect();
+        self.keys.retain(|path, _| wanted.contains(path));
+        self.read(table, &snapshot.base, &pending, limits).await?;
+        let keys = self.all(&paths)?;
+        let keyed = !key_fields(snapshot.base.schema()).is_empty();
+        let held = keys.clone();
+        let live = tokio::task::spawn_blocking(move || newest(&held, keyed))
+            .await
+            .map_err(|e| Error::Bug(format!("choosing the newest rows ended badly: {e}")))?;
+        let chosen = Arc::new(Chosen::new(&keys, live));
+        self.chosen = Some((paths, chosen.clone()));
+        Ok(chosen)
+    }
+
+    /// Reads the keys of generations that are not held.
+    async fn read(
+        &mut self,
+        table: &Table,
+        base: &Arc<Dataset>,
+        pending: &[Generation],
+        limits: &ReadLimits,
+    ) -> Result<(), ReadError> {
+        let key = key_fields(base.schema());
+        check_keys(base.schema(), &key)?;
+        let codec = codec(base.schema(), &key)?;
+        let files = Semaphore::new(FILES_KIB as usize);
+        let missing: Vec<Generation> = pending
+            .iter()
+            .filter(|g| !self.keys.contains_key(&path(g)))
+            .cloned()
+            .collect();
+        let mut held: u64 = self.keys.values().map(|k| k.size()).sum();
+        let (key, codec, files) = (&key, codec.as_ref(), &files);
+        let reads: Vec<_> = missing
+            .into_iter()
+            .map(|g| Keys::read(table, base, g, key, codec, files).boxed())
+            .collect();
+        let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
+        while let Some(keys) = reads.try_next().await? {
+            held += keys.size();
+            if held > limits.key_bytes {
+                return Err(ReadError::KeysTooLarge {
+                    limit: limits.key_bytes,
+                });
+            }
+            self.keys.insert(path(&keys.generation), Arc::new(keys));
+        }
+        Ok(())
+    }
+
+    fn all(&self, paths: &[Path]) -> Result<Vec<Arc<Keys>>> {
+        let found = paths.iter().map(|path| self.keys.get(path).cloned());
+        found
+            .collect::<Option<_>>()
+            .ok_or_else(|| Error::Bug("keys of a generation were not kept".into()))
+    }
+
+    /// The base rows of a snapshot that are not hidden by what was chosen of the same snapshot. Only the keys of
+    /// generations that are new since the last look at this base version are looked for in it.
+    pub async fn fragments(
+        &mut self,
+        snapshot: &Snapshot,
+        chosen: &Chosen,
+    ) -> Result<Arc<Fragments>, ReadError> {
+        let base = &snapshot.base;
+        let identity = (
+            base.version_id(),
+            base.manifest_location().e_tag.clone(),
+            base.manifest().timestamp_nanos,
+        );
+        let covered: BTreeSet<Path> = chosen.parts.iter().map(|p| path(&p.generation)).collect();
+        let mut before = self
+            .over
+            .take()
+            .filter(|o| o.base == identity && o.covered.is_subset(&covered));
+        if let Some(over) = before.take_if(|o| o.covered == covered) {
+            let fragments = over.fragments.clone();
+            self.over = Some(over);
+            return Ok(fragments);
+        }
+        let (mut hidden, seen) = before.map(|o| (o.hidden, o.covered)).unwrap_or_default();
+        let fresh: Vec<Path> = covered.difference(&seen).cloned().collect();
+        let fresh = self.all(&fresh)?;
+        hidden.addresses |= shadowed(base, fresh).await?;
+        let fragments = Arc::new(Fragments::of(base, &hidden).await?);
+        self.over = Some(Over {
+            base: identity,
+            covered,
+            hidden,
+            fragments: fragments.clone(),
+        });
+        Ok(fragments)
+    }
+}
+
+/// The generations to show, shard by shard, oldest first.
+fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
+    let mut out = vec![];
+    for shard in &snapshot.shards {
+        if let Some(number) = shard.doubled() {
+            return Err(Error::UnsupportedManifest {
+                shard: shard.state.shard,
+                what: format!(
+                    "it lists two directories for generation {number}; remove the wrong one by hand"
+                ),
+            });
+        }
+        if ahead(shard) {
+            out.extend(shard.merged.iter().cloned());
+        }
+        out.extend(shard.pending.iter().cloned());
+    }
+    Ok(out)
+}
+
+/// A watermark at or past the shard's own counter says nothing of what was merged (contract 3), so nothing is hidden by
+/// it: a generation that was merged all the same changes no row.
+fn ahead(shard: &ShardPending) -> bool {
+    shard.watermark > 0 && shard.watermark >= shard.state.manifest.current_generation
+}
+
+fn codec(schema: &Schema, key: &[(String, i32)]) -> Result<Option<KeyCodec>> {
+    if key.is_empty() {
+        return Ok(None);
+    }
+    KeyCodec::new(key_types(schema, key)?)
+        .map(Some)
+        .map_err(|e| Error::Bug(format!("keys of a hashable type: {e}")))
+}
+
+/// The rows of each generation that hold the newest version of a key and are no deletes.
+fn newest(keys: &[Arc<Keys>], keyed: bool) -> Vec<RoaringBitmap> {
+    if !keyed {
+        let all = keys
+            .iter()
+            .map(|k| k.offsets.iter().copied().collect::<RoaringBitmap>() - &k.dead);
+        return all.collect();
+    }
+    let mut live = vec![RoaringBitmap::new(); keys.len()];
+    let rows: u64 = keys.iter().map(|k| k.offsets.len() as u64).sum();
+    let of = rows.div_ceil(KEYS_AT_ONCE).max(1);
+    for part in 0..of {
+        let mut set = KeySet::default();
+        for (at, generation) in keys.iter().enumerate().rev() {
+            for (row, offset) in generation.offsets.iter().enumerate() {
+                let key = generation.key(row);
+                if of > 1 && hash(key) % of != part {
+                    continue;
+                }
+                let place = Place {
+                    generation: at as u32,
+                    offset: *offset,
+                };
+                match set.add(key, place) {
+                    Added::Older => continue,
+                    Added::Instead(before) => {
+                        live[at].remove(before.offset);
+                    }
+                    Added::Newest => {}
+                }
+                if !generation.dead.contains(*offset) {
+                    live[at].insert(*offset);
+                }
+            }
+        }
+    }
+    live
+}
+
+/// Addresses of the base rows whose key one of these generations holds.
+async fn shadowed(base: &Arc<Dataset>, keys: Vec<Arc<Keys>>) -> Result<roaring::RoaringTreemap> {
+    let fields = key_fields(base.schema());
+    let mut found = Found::default();
+    let Some(codec) = codec(base.schema(), &fields)? else {
+        return Ok(found.addresses);
+    };
+    let rows: u64 = keys.iter().map(|k| k.offsets.len() as u64).sum();
+    let of = rows.div_ceil(KEYS_AT_ONCE);
+    // Row ids are not asked for: no row of a generation counts as living here.
+    let live = vec![RoaringBitmap::new()];
+    for part in 0..of {
+        let keys = keys.clone();
+        let set = tokio::task::spawn_blocking(move || distinct(&keys, part, of));
+        let set = set
+            .await
+            .map_err(|e| Error::Bug(format!("gathering keys ended badly: {e}")))?;
+        find(base, &fields, &codec, &set, &live, &mut found).await?;
+    }
+    Ok(found.addresses)
+}
+
+fn distinct(keys: &[Arc<Keys>], part: u64, of: u64) -> KeySet {
+    let mut set = KeySet::default();
+    let place = Place {
+        generation: 0,
+        offset: 0,
+    };
+    for generation in keys {
+        for row in 0..generation.offsets.len() {
+            let key = generation.key(row);
+            if of == 1 || hash(key) % of == part {
+                set.add(key, place);
+            }
+        }
+    }
+    set
+}

@@ -1,0 +1,299 @@
+//! The rows of a page, once it is known which they are.
+//!
+//! Lives here: taking rows of the base by address and of generations by offset, in the table's schema, with blob columns
+//! as their sizes, within a budget of bytes. May use: Lance's take, mappings. Never: a blob's payload, or choosing rows.
+
+use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, StructArray, UInt64Array};
+use arrow_buffer::NullBuffer;
+use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema};
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use lance::Dataset;
+use lance::dataset::mem_wal::TOMBSTONE;
+use lance::dataset::{ProjectionRequest, TakeBuilder};
+use lance_core::datatypes::{Field, Schema};
+use lance_io::object_store::ObjectStore;
+
+use super::super::base::key_fields;
+use super::super::error::{Error, Result};
+use super::super::generation::OpenGeneration;
+use super::super::mapping::Mapping;
+use super::ReadError;
+use super::pending::Wanted;
+
+/// Rows that are taken first; how many are taken next goes by their size.
+const FIRST: usize = 64;
+/// Generations opened at once for a page.
+const AT_ONCE: usize = 8;
+
+/// What a page may still hold.
+pub(super) struct Budget {
+    limit: u64,
+    used: u64,
+    rows: u64,
+}
+
+impl Budget {
+    pub fn new(limit: u64) -> Self {
+        Self {
+            limit,
+            used: 0,
+            rows: 0,
+        }
+    }
+
+    fn take(&mut self, batch: &RecordBatch) -> std::result::Result<(), ReadError> {
+        self.used += batch.get_array_memory_size() as u64;
+        self.rows += batch.num_rows() as u64;
+        if self.used > self.limit {
+            return Err(ReadError::PageTooLarge { limit: self.limit });
+        }
+        Ok(())
+    }
+
+    /// Rows that are taken together next: a quarter of what is left, by the size of those so far.
+    fn next(&self) -> usize {
+        if self.rows == 0 {
+            return FIRST;
+        }
+        let each = (self.used / self.rows).max(1);
+        ((self.limit - self.used) / 4 / each).clamp(1, 4096) as usize
+    }
+}
+
+/// Base rows at ascending addresses.
+pub(super) async fn of_base(
+    base: &Arc<Dataset>,
+    addresses: Vec<u64>,
+    budget: &mut Budget,
+) -> std::result::Result<Vec<RecordBatch>, ReadError> {
+    let shape = Shape::of(base.schema());
+    let plan = ProjectionRequest::from_schema(shape.read(base.schema())?)
+        .into_projection_plan(base.clone())
+        .map_err(|e| Error::lance("find the table's columns", e))?;
+    let plan = Arc::new(plan);
+    let mut out = vec![];
+    let mut rest = addresses.as_slice();
+    while !rest.is_empty() {
+        let (now, later) = rest.split_at(budget.next().min(rest.len()));
+        let batch = TakeBuilder::try_new_from_addresses(base.clone(), now.to_vec(), plan.clone())
+            .map_err(|e| Error::lance("read rows of the base", e))?
+            .execute()
+            .await
+            .map_err(|e| Error::lance("read rows of the base", e))?;
+        if batch.num_rows() != now.len() {
+            return Err(Error::Bug("rows of the base were not found again".into()).into());
+        }
+        let batch = shape.sized(batch)?;
+        budget.take(&batch)?;
+        out.push(batch);
+        rest = later;
+    }
+    Ok(out)
+}
+
+/// Rows of generations, in the order asked for.
+pub(super) async fn of_generations(
+    base: &Arc<Dataset>,
+    store: &Arc<ObjectStore>,
+    wanted: Vec<Wanted>,
+    budget: &mut Budget,
+) -> std::result::Result<Vec<RecordBatch>, ReadError> {
+    let shape = Shape::of(base.schema());
+    let keys = key_fields(base.schema());
+    let opening: Vec<_> = wanted
+        .into_iter()
+        .map(|wanted| opened(base, store, wanted).boxed())
+        .collect();
+    let mut opened = stream::iter(opening).buffered(AT_ONCE);
+    let mut out = vec![];
+    while let Some((open, offsets)) = opened.try_next().await? {
+        let plain = shape.plain(base.schema())?;
+        let mapping = Mapping::new(&open, &plain, &keys)?;
+        let names: Vec<String> = open
+            .schema
+            .fields
+            .iter()
+            .filter(|f| f.name != TOMBSTONE && !has_blob(f))
+            .map(|f| f.name.clone())
+            .collect();
+        let mut rest = offsets.as_slice();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(budget.next().min(rest.len()));
+            let batch = mapping.apply(open.take(now, &names).await?)?;
+            let batch = shape.with_sizes(batch, &open, now).await?;
+            budget.take(&batch)?;
+            out.push(batch);
+            rest = later;
+        }
+    }
+    Ok(out)
+}
+
+async fn opened(
+    base: &Arc<Dataset>,
+    store: &Arc<ObjectStore>,
+    wanted: Wanted,
+) -> Result<(OpenGeneration, Vec<u32>)> {
+    let open = OpenGeneration::open(base, store, &wanted.generation, &wanted.facts).await?;
+    Ok((open, wanted.offsets))
+}
+
+/// Whether a blob is in a column, at any depth.
+fn has_blob(field: &Field) -> bool {
+    field.is_blob() || field.children.iter().any(has_blob)
+}
+
+fn size_type() -> DataType {
+    DataType::Struct(Fields::from(vec![ArrowField::new(
+        "size",
+        DataType::UInt64,
+        true,
+    )]))
+}
+
+/// The columns of an answer. A column with a blob inside it is left out: only columns that are blobs have a form.
+struct Shape {
+    /// The table's columns that are shown, in order: name, field id, and whether the column is a blob.
+    columns: Vec<(String, i32, bool)>,
+}
+
+impl Shape {
+    fn of(schema: &Schema) -> Self {
+        let shown = schema.fields.iter().filter(|f| f.is_blob() || !has_blob(f));
+        Self {
+            columns: shown.map(|f| (f.name.clone(), f.id, f.is_blob())).collect(),
+        }
+    }
+
+    /// The table's schema with the columns that are shown.
+    fn read(&self, schema: &Schema) -> Result<Schema> {
+        self.project(schema, |_| true)
+    }
+
+    /// The table's schema with the columns that are shown and are no blobs.
+    fn plain(&self, schema: &Schema) -> Result<Schema> {
+        self.project(schema, |blob| !blob)
+    }
+
+    fn project(&self, schema: &Schema, keep: impl Fn(bool) -> bool) -> Result<Schema> {
+        let fields = schema.fields.iter().filter(|f| {
+            self.columns
+                .iter()
+                .any(|(_, id, blob)| *id == f.id && keep(*blob))
+        });
+        Ok(Schema {
+            fields: fields.cloned().collect(),
+            metadata: schema.metadata.clone(),
+        })
+    }
+
+    /// A batch of the base with each blob's description as its size.
+    fn sized(&self, batch: RecordBatch) -> Result<RecordBatch> {
+        if !self.columns.iter().any(|(_, _, blob)| *blob) {
+            return Ok(batch);
+        }
+        let columns = self.columns.iter().map(|(name, _, blob)| {
+            let column = batch
+                .column_by_name(name)
+                .ok_or_else(|| Error::Bug(format!("a page without the column {name}")))?;
+            Ok((
+                name,
+                if *blob {
+                    sizes(column)?
+                } else {
+                    column.clone()
+                },
+            ))
+        });
+        assemble(&batch, columns.collect::<Result<_>>()?)
+    }
+
+    /// A batch of a generation, without its blobs, with their sizes put in.
+    async fn with_sizes(
+        &self,
+        batch: RecordBatch,
+        open: &OpenGeneration,
+        offsets: &[u32],
+    ) -> Result<RecordBatch> {
+        let mut columns = vec![];
+        for (name, id, blob) in &self.columns {
+            let column = match blob {
+                true => self.sizes_of(open, *id, offsets).await?,
+                false => batch
+                    .column_by_name(name)
+                    .cloned()
+                    .ok_or_else(|| Error::Bug(format!("a page without the column {name}")))?,
+            };
+            columns.push((name, column));
+        }
+        assemble(&batch, columns)
+    }
+
+    async fn sizes_of(&self, open: &OpenGeneration, id: i32, offsets: &[u32]) -> Result<ArrayRef> {
+        let field =
+            open.schema.fields.iter().find(|f| {
+                f.is_blob() && f.name != TOMBSTONE && (f.id == id || open.positional_ids)
+            });
+        match field {
+            Some(field) => {
+                let described = open
+                    .take(offsets, std::slice::from_ref(&field.name))
+                    .await?;
+                sizes(described.column(0))
+            }
+            None => Ok(arrow_array::new_null_array(&size_type(), offsets.len())),
+        }
+    }
+}
+
+fn assemble(batch: &RecordBatch, columns: Vec<(&String, ArrayRef)>) -> Result<RecordBatch> {
+    let schema = batch.schema();
+    let fields = columns.iter().map(|(name, column)| {
+        let metadata = schema
+            .field_with_name(name)
+            .map(|f| f.metadata().clone())
+            .unwrap_or_default();
+        ArrowField::new(*name, column.data_type().clone(), true).with_metadata(metadata)
+    });
+    let schema = Arc::new(ArrowSchema::new(fields.collect::<Vec<_>>()));
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    let columns = columns.into_iter().map(|(_, column)| column).collect();
+    RecordBatch::try_new_with_options(schema, columns, &options)
+        .map_err(|e| Error::Bug(format!("a page's columns do not fit together: {e}")))
+}
+
+/// Lance's descriptions of blobs as sizes alone. Version 2 says by its kind that a blob is null, the first version by a
+/// place other than 0 with no bytes at it.
+fn sizes(described: &ArrayRef) -> Result<ArrayRef> {
+    let wrong = || Error::Bug("a blob column came without its description".into());
+    let parts = described.as_struct_opt().ok_or_else(wrong)?;
+    let numbers = |name| -> Result<UInt64Array> {
+        let column = parts.column_by_name(name).ok_or_else(wrong)?;
+        Ok(column.as_primitive_opt().ok_or_else(wrong)?.clone())
+    };
+    let (places, sizes) = (numbers("position")?, numbers("size")?);
+    let kind = parts.column_by_name("kind");
+    let there = |at: usize| {
+        parts.is_valid(at)
+            && match kind {
+                Some(kind) => kind.is_valid(at),
+                None => {
+                    places.is_valid(at)
+                        && sizes.is_valid(at)
+                        && (sizes.value(at) > 0 || places.value(at) == 0)
+                }
+            }
+    };
+    let valid: NullBuffer = (0..parts.len()).map(there).collect::<Vec<bool>>().into();
+    let DataType::Struct(fields) = size_type() else {
+        return Err(wrong());
+    };
+    Ok(Arc::new(StructArray::new(
+        fields,
+        vec![Arc::new(sizes)],
+        Some(valid),
+    )))
+}
