@@ -4,8 +4,10 @@
 //! looking at the newest base version. May use: lance. Never: pending generations (`snapshot`), commits (`commit`).
 
 use std::collections::BTreeMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use lance::Dataset;
 use lance::dataset::mem_wal::{DatasetMemWalExt, TOMBSTONE};
 use lance_core::datatypes::Schema;
@@ -17,6 +19,7 @@ use object_store::path::Path;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
+use super::diagnose::{diagnose, not_there};
 use super::error::{Error, Result, is_not_found};
 use super::store::{Location, Stores};
 
@@ -44,10 +47,13 @@ impl Table {
     /// `ForeignBase`, and the store's kinds. A table without MemWAL opens: its fragments can be read; see
     /// [`Table::require_mem_wal`].
     pub async fn open(stores: &Stores, location: &Location) -> Result<Self> {
-        let dataset = match stores.builder(location)?.load().await {
-            Ok(dataset) => dataset,
-            Err(e) if is_not_found(&e) => return Err(not_there(location)),
-            Err(e) => return Err(unreadable(location, e)),
+        // A manifest that is cut short makes Lance panic; that is a fact about the table, not the end of this process.
+        let load = AssertUnwindSafe(stores.builder(location)?.load()).catch_unwind();
+        let dataset = match load.await {
+            Ok(Ok(dataset)) => dataset,
+            Ok(Err(e)) if is_not_found(&e) => return Err(not_there(location)),
+            Ok(Err(e)) => return Err(diagnose(stores, location, Some(e)).await),
+            Err(_panic) => return Err(diagnose(stores, location, None).await),
         };
         refuse(location, &dataset)?;
         let store = dataset
@@ -132,43 +138,6 @@ pub(crate) fn watermarks(details: &MemWalIndexDetails) -> BTreeMap<Uuid, u64> {
         .iter()
         .map(|c| (c.shard_id, c.generation))
         .collect()
-}
-
-fn not_there(location: &Location) -> Error {
-    if location.scheme() == "file" {
-        let path = location
-            .uri
-            .strip_prefix("file://")
-            .unwrap_or(&location.uri);
-        if std::path::Path::new(path).exists() {
-            return Error::NotALanceTable(
-                location.uri.clone(),
-                "it has no version of a Lance table in it".into(),
-            );
-        }
-    }
-    Error::TableNotFound(location.uri.clone())
-}
-
-fn unreadable(location: &Location, e: lance::Error) -> Error {
-    match Error::lance("open the table", e) {
-        Error::Lance { source, .. } => match *source {
-            lance::Error::IO { .. } => {
-                tracing::warn!(error = %source, "cannot open the table");
-                Error::StoreUnreachable("open the table")
-            }
-            e => {
-                tracing::warn!(error = %e, "cannot open the table");
-                Error::Corrupt {
-                    what: format!(
-                        "{}: the table's newest manifest cannot be read; restore a good version",
-                        location.uri
-                    ),
-                }
-            }
-        },
-        e => e,
-    }
 }
 
 /// Refuses by name what must not be touched; nothing of the table but its manifest was read.

@@ -226,3 +226,18 @@ pub(crate) fn is_not_found(e: &LanceError) -> bool {
     }
     false
 }
+
+/// Whether an error came from the store and not from what it holds.
+pub(crate) fn is_io(e: &LanceError) -> bool {
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(e);
+    while let Some(e) = next {
+        if let Some(s) = e.downcast_ref::<StoreError>() {
+            return !matches!(
+                s,
+                StoreError::NotFound { .. } | StoreError::InvalidPath { .. }
+            );
+        }
+        next = e.source();
+    }
+    false
+}

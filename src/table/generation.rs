@@ -36,7 +36,7 @@ use object_store::{Error as StoreError, ObjectStoreExt as _};
 use prost::Message;
 use uuid::Uuid;
 
-use super::error::{Error, Result};
+use super::error::{Error, Result, is_io};
 use super::shard::timestamp;
 
 mod take;
@@ -62,7 +62,7 @@ impl Generation {
         shard_base_path(table, &self.shard).join(self.path.as_str())
     }
 
-    fn unreadable(&self, what: impl Into<String>) -> Error {
+    pub(crate) fn unreadable(&self, what: impl Into<String>) -> Error {
         Error::GenerationUnreadable {
             shard: self.shard,
             generation: self.number,
@@ -348,14 +348,6 @@ impl OpenGeneration {
             })
             .boxed())
     }
-
-    /// The dataset that the generation is, where it is read as one (blob columns).
-    pub fn dataset(&self) -> Option<&Arc<Dataset>> {
-        match &self.source {
-            Source::Table(dataset) => Some(dataset),
-            _ => None,
-        }
-    }
 }
 
 impl Generation {
@@ -373,21 +365,6 @@ impl Generation {
         }
         self.unreadable("a file of it is not there")
     }
-}
-
-/// Whether an error came from the store and not from what it holds.
-fn is_io(e: &lance::Error) -> bool {
-    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(e);
-    while let Some(e) = next {
-        if let Some(s) = e.downcast_ref::<StoreError>() {
-            return !matches!(
-                s,
-                StoreError::NotFound { .. } | StoreError::InvalidPath { .. }
-            );
-        }
-        next = e.source();
-    }
-    false
 }
 
 fn is_plain(file: &DataFile) -> bool {

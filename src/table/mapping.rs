@@ -152,15 +152,26 @@ impl Mapping {
 /// The table's columns as its writer takes them: blob columns as values, not as where they are stored.
 pub(crate) fn write_schema(table: &Schema) -> SchemaRef {
     let arrow = ArrowSchema::from(table);
-    let fields = arrow.fields().iter().zip(&table.fields).map(|(field, own)| match own.is_blob_v2() {
-        true => {
-            let value = blob_field(field.name(), field.is_nullable());
-            Arc::new(value.clone().with_metadata(
-                field.metadata().clone().into_iter().chain(value.metadata().clone()).collect(),
-            ))
-        }
-        false => field.clone(),
-    });
+    let fields = arrow
+        .fields()
+        .iter()
+        .zip(&table.fields)
+        .map(|(field, own)| match own.is_blob_v2() {
+            true => {
+                let value = blob_field(field.name(), field.is_nullable());
+                Arc::new(
+                    value.clone().with_metadata(
+                        field
+                            .metadata()
+                            .clone()
+                            .into_iter()
+                            .chain(value.metadata().clone())
+                            .collect(),
+                    ),
+                )
+            }
+            false => field.clone(),
+        });
     Arc::new(ArrowSchema::new_with_metadata(
         fields.collect::<Vec<_>>(),
         arrow.metadata().clone(),

@@ -13,6 +13,7 @@ mod base;
 mod clock;
 mod commit;
 mod compact;
+mod diagnose;
 mod drain;
 mod error;
 mod find;

@@ -100,6 +100,7 @@ pub(crate) async fn open(
     let at_once = if hold.is_some() { AT_ONCE } else { 4 };
     let tasks = chunk.into_iter().map(|(generation, facts)| {
         let (base, store, keys) = (base.clone(), store.clone(), keys.to_vec());
+        let of = generation.clone();
         // A task of its own, so that decoding uses every core.
         let task = async move {
             let open = OpenGeneration::open(&base, &store, &generation, &facts).await?;
@@ -119,7 +120,10 @@ pub(crate) async fn open(
                 held,
             })
         };
-        Abort(tokio::spawn(task))
+        Abort {
+            of,
+            task: tokio::spawn(task),
+        }
     });
     let mut sources: Vec<Source> = stream::iter(tasks).buffered(at_once).try_collect().await?;
     if let Some(hold) = hold {
@@ -141,8 +145,12 @@ pub(crate) async fn open(
     Ok(sources)
 }
 
-/// A spawned task that ends with the one who waits for it.
-struct Abort<T>(tokio::task::JoinHandle<Result<T>>);
+/// A spawned task that ends with the one who waits for it. Lance panics on some broken files: that is a fact about the
+/// generation.
+struct Abort<T> {
+    of: Generation,
+    task: tokio::task::JoinHandle<Result<T>>,
+}
 
 impl<T> Future for Abort<T> {
     type Output = Result<T>;
@@ -151,20 +159,20 @@ impl<T> Future for Abort<T> {
         mut self: std::pin::Pin<&mut Self>,
         cx: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Self::Output> {
-        std::pin::Pin::new(&mut self.0)
-            .poll(cx)
-            .map(|done| match done {
-                Ok(done) => done,
-                Err(e) => Err(Error::Bug(format!(
-                    "a task that read a generation ended badly: {e}"
-                ))),
-            })
+        let done = std::pin::Pin::new(&mut self.task).poll(cx);
+        done.map(|done| match done {
+            Ok(done) => done,
+            Err(e) if e.is_panic() => Err(self.of.unreadable("Lance gave up while it was read")),
+            Err(_) => Err(Error::Bug(
+                "a task that read a generation was cancelled".into(),
+            )),
+        })
     }
 }
 
 impl<T> Drop for Abort<T> {
     fn drop(&mut self) {
-        self.0.abort();
+        self.task.abort();
     }
 }
 

@@ -61,6 +61,17 @@ impl Location {
         }
     }
 
+    /// The path of a table on a local disk; `None` for one in an object store.
+    pub fn local_path(&self) -> Option<std::path::PathBuf> {
+        match self.scheme() {
+            "file" if self.uri.starts_with("file://") => {
+                url::Url::parse(&self.uri).ok()?.to_file_path().ok()
+            }
+            "file" => Some(std::path::PathBuf::from(&self.uri)),
+            _ => None,
+        }
+    }
+
     /// The part of the URI that names the store: scheme and bucket or container.
     fn authority(&self) -> &str {
         match self.uri.split_once("://") {
@@ -188,13 +199,10 @@ impl Stores {
             key: "table.uri".into(),
             remedy: "the path cannot be resolved".into(),
         };
-        let path = match location.uri.strip_prefix("file://") {
-            Some(_) => url::Url::parse(&location.uri)
-                .ok()
-                .and_then(|u| u.to_file_path().ok())
-                .ok_or_else(bad)?,
-            None => std::path::absolute(&location.uri).map_err(|_| bad())?,
-        };
+        let path = location
+            .local_path()
+            .and_then(|p| std::path::absolute(p).ok())
+            .ok_or_else(bad)?;
         let url = url::Url::from_file_path(path).map_err(|()| bad())?;
         Ok(format!(
             "file-object-store{}",

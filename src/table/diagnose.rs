@@ -1,0 +1,93 @@
+//! Why a table cannot be opened.
+//!
+//! Lives here: the questions that are asked of its store after a failure, so that the answer is a kind and not a text.
+//! May use: the store alone. Never: a write, or a request when opening went well.
+
+use futures::TryStreamExt;
+use lance_table::io::commit::ManifestNamingScheme;
+use object_store::{Error as StoreError, ObjectStore as _, ObjectStoreExt as _};
+
+use super::error::{Error, Result, is_io};
+use super::store::{Location, Stores};
+
+/// A place where no table is: nothing at all, or something else.
+pub(crate) fn not_there(location: &Location) -> Error {
+    if location.local_path().is_some_and(|p| p.exists()) {
+        return Error::NotALanceTable(
+            location.uri.clone(),
+            "it has no version of a Lance table in it".into(),
+        );
+    }
+    Error::TableNotFound(location.uri.clone())
+}
+
+/// Why a table that is there cannot be opened: its store is asked step by step, so that no text has to be read.
+pub(crate) async fn diagnose(
+    stores: &Stores,
+    location: &Location,
+    e: Option<lance::Error>,
+) -> Error {
+    if let Some(e) = &e {
+        tracing::warn!(error = %e, "the table cannot be opened");
+    }
+    if location.local_path().is_some_and(|p| p.is_file()) {
+        return Error::NotALanceTable(location.uri.clone(), "it is a file, not a folder".into());
+    }
+    match look_at_versions(stores, location).await {
+        Err(e) => e,
+        Ok(false) => Error::Corrupt {
+            what: format!(
+                "{}: the table's newest manifest is broken; restore a good version of it",
+                location.uri
+            ),
+        },
+        Ok(true) => match e.map(|e| Error::lance("open the table", e)) {
+            Some(Error::Lance { source, .. }) if is_io(&source) => {
+                Error::StoreUnreachable("open the table")
+            }
+            Some(Error::Lance { .. }) | None => Error::Corrupt {
+                what: format!(
+                    "{}: the table's newest manifest cannot be read by this Lance; restore a good version of it",
+                    location.uri
+                ),
+            },
+            Some(e) => e,
+        },
+    }
+}
+
+/// Whether the newest manifest is whole, as far as its last bytes say.
+async fn look_at_versions(stores: &Stores, location: &Location) -> Result<bool> {
+    let built = stores.builder(location)?.build_object_store().await;
+    let (store, path, _) = built.map_err(|e| Error::lance("open the table's store", e))?;
+    let versions = path.join("_versions");
+    // A refusal of a listing has no type of its own in every store; that of a look at one object has.
+    match store.inner.head(&versions.clone().join("_")).await {
+        Ok(_) | Err(StoreError::NotFound { .. }) => {}
+        Err(e) => return Err(Error::store("open the table", e)),
+    }
+    let listed: Vec<_> = store
+        .inner
+        .list(Some(&versions))
+        .try_collect()
+        .await
+        .map_err(|e| Error::store("list the table's versions", e))?;
+    let named = listed.into_iter().filter_map(|meta| {
+        let name = meta.location.filename()?;
+        let scheme = ManifestNamingScheme::detect_scheme(name)?;
+        Some((scheme.parse_version(name)?, meta))
+    });
+    let Some((_, newest)) = named.max_by_key(|(version, _)| *version) else {
+        return Err(not_there(location));
+    };
+    if newest.size < 16 {
+        return Ok(false);
+    }
+    let got = store
+        .inner
+        .get_range(&newest.location, newest.size - 16..newest.size)
+        .await;
+    let end = got.map_err(|e| Error::store("read the table's newest manifest", e))?;
+    let start = u64::from_le_bytes(end[..8].try_into().unwrap_or([0xff; 8]));
+    Ok(end.ends_with(b"LANC") && start < newest.size - 16)
+}
