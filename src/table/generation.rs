@@ -187,12 +187,14 @@ enum Source {
 pub(crate) type Rows = (RecordBatch, UInt32Array);
 
 impl OpenGeneration {
-    /// Opens a generation. Small data files are fetched whole, so it takes one request, or two with masked rows.
+    /// Opens a generation. With `whole`, a small data file is fetched in one request and kept until [`Self::forget`];
+    /// else rows are read as they are asked for.
     pub async fn open(
         base: &Dataset,
         store: &Arc<ObjectStore>,
         generation: &Generation,
         facts: &Facts,
+        whole: bool,
     ) -> Result<Self> {
         let manifest = decode(generation, &facts.manifest)?;
         let table = base.branch_location().path;
@@ -240,7 +242,7 @@ impl OpenGeneration {
                 .map_err(|e| generation.wrap("read its deletion vector", e))
         };
         let path = dir.clone().join("data").join(file.path.as_str());
-        let reader = open_file(store, &path, file, generation);
+        let reader = open_file(store, &path, file, generation, whole);
         let (masked, reader) = futures::try_join!(masked, reader)?;
         let pairs = file.fields.iter().zip(file.column_indices.iter());
         let ids = pairs
@@ -325,6 +327,7 @@ impl OpenGeneration {
         batch_bytes: u64,
     ) -> Result<BoxStream<'static, Result<Rows>>> {
         let names: Vec<&str> = schema.fields.iter().map(|f| f.name.as_str()).collect();
+        self.refuse_foreign_blobs(dataset, schema).await?;
         let mut scan = dataset.scan();
         scan.blob_handling(BlobHandling::AllBinary);
         scan.project(&names)
@@ -347,6 +350,49 @@ impl OpenGeneration {
                 split_address(&generation, batch)
             })
             .boxed())
+    }
+}
+
+impl OpenGeneration {
+    /// Refuses blobs that lie outside the table: a row is input, not an instruction to fetch what it names.
+    async fn refuse_foreign_blobs(&self, dataset: &Arc<Dataset>, schema: &Schema) -> Result<()> {
+        let blobs = schema.fields.iter().filter(|f| f.is_blob_v2());
+        let blobs: Vec<&str> = blobs.map(|f| f.name.as_str()).collect();
+        if blobs.is_empty() {
+            return Ok(());
+        }
+        let failed = |e| self.generation.wrap("read where its blobs are", e);
+        let mut scan = dataset.scan();
+        scan.blob_handling(BlobHandling::BlobsDescriptions);
+        scan.project(&blobs).map_err(failed)?;
+        scan.batch_size(8192);
+        let mut rows = scan.try_into_stream().await.map_err(failed)?;
+        while let Some(batch) = rows.try_next().await.map_err(failed)? {
+            for column in batch.columns().iter().filter_map(|c| c.as_struct_opt()) {
+                let uris = column
+                    .column_by_name("blob_uri")
+                    .or(column.column_by_name("uri"));
+                let foreign = uris
+                    .and_then(|u| u.as_string_opt::<i32>())
+                    .is_some_and(|uris| {
+                        uris.iter()
+                            .flatten()
+                            .any(|uri| uri.contains("://") || uri.starts_with('/'))
+                    });
+                if foreign {
+                    let of = &self.generation;
+                    let where_ =
+                        format!("a blob of generation {} of shard {}", of.number, of.shard);
+                    return Err(Error::ForeignBase(where_));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets go of its files; it has no rows from then on.
+    pub fn forget(&mut self) {
+        self.source = Source::Nothing;
     }
 }
 
@@ -395,6 +441,7 @@ async fn open_file(
     path: &Path,
     file: &DataFile,
     generation: &Generation,
+    whole: bool,
 ) -> Result<FileReader> {
     let size = file.file_size_bytes.get().map(u64::from);
     let scheduler = ScanScheduler::new(
@@ -402,7 +449,7 @@ async fn open_file(
         SchedulerConfig::new(32 << 20).with_lite_scheduler(),
     );
     let scheduler = match size {
-        Some(size) if size <= WHOLE_FILE => {
+        Some(size) if whole && size <= WHOLE_FILE => {
             let bytes = match store.inner.get(path).await {
                 Ok(got) => got
                     .bytes()

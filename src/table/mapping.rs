@@ -182,7 +182,16 @@ pub(crate) fn write_schema(table: &Schema) -> SchemaRef {
 /// generation's fields by position, so there a column's name says which one it is.
 fn source_ids(open: &OpenGeneration, table: &Schema) -> ArrowSchema {
     let own = arrow_schema_with_field_ids(&open.schema);
-    if !open.positional_ids {
+    let same = |f: &lance_core::datatypes::Field| table.field(&f.name).is_none_or(|t| t.id == f.id);
+    // Where every name that both know has one id, the ids are the table's, and follow renames.
+    if !open.positional_ids
+        || open
+            .schema
+            .fields
+            .iter()
+            .filter(|f| f.name != TOMBSTONE)
+            .all(same)
+    {
         return own;
     }
     let fields = own.fields().iter().map(|f| {

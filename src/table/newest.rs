@@ -5,6 +5,7 @@
 //! generations, mappings, key sets. Never: the base table (`find`), or a commit.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::Array;
 use futures::stream::{self, BoxStream};
@@ -88,8 +89,8 @@ pub(crate) fn estimate<'a>(
     )
 }
 
-/// Opens the generations of a chunk, newest first as given; with `hold`, reads them too, up to that many bytes in all.
-/// Gives back `None` for the rows where holding them would have taken more.
+/// Opens the generations of a chunk, newest first as given. With `hold` their rows are read and kept, up to that many
+/// bytes in all; a chunk that turns out larger is opened without holding it.
 pub(crate) async fn open(
     base: &Arc<Dataset>,
     store: &Arc<ObjectStore>,
@@ -97,21 +98,17 @@ pub(crate) async fn open(
     keys: &[(String, i32)],
     hold: Option<u64>,
 ) -> Result<Vec<Source>> {
-    let at_once = if hold.is_some() { AT_ONCE } else { 4 };
-    let tasks = chunk.into_iter().map(|(generation, facts)| {
+    let held = Arc::new(AtomicU64::new(0));
+    let tasks = chunk.iter().cloned().map(|(generation, facts)| {
         let (base, store, keys) = (base.clone(), store.clone(), keys.to_vec());
-        let of = generation.clone();
+        let (of, held) = (generation.clone(), held.clone());
         // A task of its own, so that decoding uses every core.
         let task = async move {
-            let open = OpenGeneration::open(&base, &store, &generation, &facts).await?;
+            let whole = hold.is_some();
+            let mut open = OpenGeneration::open(&base, &store, &generation, &facts, whole).await?;
             let mapping = Mapping::new(&open, base.schema(), &keys)?;
             let held = match hold {
-                Some(_) => Some(
-                    open.rows(None, BATCH_ROWS, u64::MAX >> 1)
-                        .await?
-                        .try_collect::<Vec<_>>()
-                        .await?,
-                ),
+                Some(hold) => Some(hold_rows(&mut open, &held, hold).await?),
                 None => None,
             };
             Ok::<_, Error>(Source {
@@ -125,24 +122,33 @@ pub(crate) async fn open(
             task: tokio::spawn(task),
         }
     });
-    let mut sources: Vec<Source> = stream::iter(tasks).buffered(at_once).try_collect().await?;
-    if let Some(hold) = hold {
-        let held: usize = sources
-            .iter()
-            .flat_map(|s| &s.held)
-            .flatten()
-            .map(|(b, _)| b.get_array_memory_size())
-            .sum();
-        if held as u64 > hold {
-            tracing::debug!(
-                held,
-                hold,
-                "the chunk is larger than it said; it is streamed"
-            );
-            sources.iter_mut().for_each(|s| s.held = None);
+    let at_once = if hold.is_some() { AT_ONCE } else { 4 };
+    let sources: Vec<Source> = stream::iter(tasks).buffered(at_once).try_collect().await?;
+    match hold {
+        Some(hold) if held.load(Ordering::Relaxed) > hold => {
+            drop(sources);
+            tracing::debug!(hold, "the chunk is larger than it said; it is streamed");
+            Box::pin(self::open(base, store, chunk, keys, None)).await
+        }
+        _ => Ok(sources),
+    }
+}
+
+/// Reads a generation's rows as long as all that is held stays within `hold`, and lets go of its files.
+async fn hold_rows(open: &mut OpenGeneration, held: &AtomicU64, hold: u64) -> Result<Vec<Rows>> {
+    let mut kept = Vec::new();
+    if held.load(Ordering::Relaxed) <= hold {
+        let mut rows = open.rows(None, BATCH_ROWS, BATCH_BYTES).await?;
+        while let Some(batch) = rows.try_next().await? {
+            let bytes = batch.0.get_array_memory_size() as u64;
+            kept.push(batch);
+            if held.fetch_add(bytes, Ordering::Relaxed) + bytes > hold {
+                break;
+            }
         }
     }
-    Ok(sources)
+    open.forget();
+    Ok(kept)
 }
 
 /// A spawned task that ends with the one who waits for it. Lance panics on some broken files: that is a fact about the

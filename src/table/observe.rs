@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::base::{Table, details, watermarks};
 use super::commit::PROPERTY;
-use super::error::{Error, Result};
+use super::error::{Error, Result, is_io};
 use super::generation::{Facts, Generation, facts};
 use super::shard::{self, AT_ONCE, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot};
@@ -332,11 +332,12 @@ impl Tracker {
         let versions = (newest.saturating_sub(LOOK_BACK).max(1)..newest).map(|version| {
             let base = base.clone();
             async move {
-                // A version that is gone says nothing.
-                let Ok(old) = base.checkout_version(version).await else {
-                    return Ok(None);
-                };
-                details(&old).await
+                match base.checkout_version(version).await {
+                    Ok(old) => details(&old).await,
+                    Err(e) if is_io(&e) => Err(Error::lance("look at an older version", e)),
+                    // A version that is gone, or broken, says nothing.
+                    Err(_) => Ok(None),
+                }
             }
         });
         let found: Vec<_> = stream::iter(versions)

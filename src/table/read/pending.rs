@@ -73,7 +73,7 @@ impl Keys {
         let kib = (facts.data_bytes >> 10).clamp(1, u64::from(FILES_KIB)) as u32;
         // The semaphore is never closed; without a permit the files would only be held all the same.
         let _permit = files.acquire_many(kib).await.ok();
-        let open = OpenGeneration::open(base, table.store(), &generation, &facts).await?;
+        let open = OpenGeneration::open(base, table.store(), &generation, &facts, true).await?;
         let mapping = Mapping::new(&open, base.schema(), key)?;
         let mut columns = mapping.key_columns();
         if columns.is_empty() {

@@ -137,7 +137,7 @@ async fn opened(
     store: &Arc<ObjectStore>,
     wanted: Wanted,
 ) -> Result<(OpenGeneration, Vec<u32>)> {
-    let open = OpenGeneration::open(base, store, &wanted.generation, &wanted.facts).await?;
+    let open = OpenGeneration::open(base, store, &wanted.generation, &wanted.facts, false).await?;
     Ok((open, wanted.offsets))
 }
 
