@@ -5,7 +5,7 @@
 //! an object-store URI says nothing of other URIs: those are the business of [`SCHEME`] alone, so that one mistake
 //! gets one message.
 
-use kube::core::Rule;
+use kube::core::{Reason, Rule};
 
 /// One rule: the CEL expression and the message of its failure.
 pub(super) type RuleText = (&'static str, &'static str);
@@ -13,6 +13,12 @@ pub(super) type RuleText = (&'static str, &'static str);
 /// The rule as the schema holds it.
 pub(super) fn rule((expression, message): RuleText) -> Rule {
     Rule::new(expression).message(message)
+}
+
+/// A rule over a value that may hold a credential by mistake: as a thing forbidden, not a value invalid, the API server
+/// does not repeat it.
+pub(super) fn unrepeated(text: RuleText) -> Rule {
+    rule(text).reason(Reason::FieldValueForbidden)
 }
 
 /// The only rule that files on this machine are excused from.

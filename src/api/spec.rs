@@ -145,13 +145,13 @@ pub struct TableSpec {
     /// of one place may replace each other.
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(
-        validation = rules::rule(rules::SCHEME),
-        validation = rules::rule(rules::URI_QUERY),
-        validation = rules::rule(rules::URI_USERINFO),
-        validation = rules::rule(rules::URI_BUCKET),
-        validation = rules::rule(rules::URI_ABFSS),
-        validation = rules::rule(rules::URI_PATH),
-        validation = rules::rule(rules::URI_CHARACTERS)
+        validation = rules::unrepeated(rules::SCHEME),
+        validation = rules::unrepeated(rules::URI_QUERY),
+        validation = rules::unrepeated(rules::URI_USERINFO),
+        validation = rules::unrepeated(rules::URI_BUCKET),
+        validation = rules::unrepeated(rules::URI_ABFSS),
+        validation = rules::unrepeated(rules::URI_PATH),
+        validation = rules::unrepeated(rules::URI_CHARACTERS)
     )]
     pub uri: String,
 
@@ -179,7 +179,7 @@ pub struct StorageSpec {
     /// and az:// tables. Immutable.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 300))]
-    #[x_kube(validation = rules::rule(rules::ENDPOINT_SHAPE))]
+    #[x_kube(validation = rules::unrepeated(rules::ENDPOINT_SHAPE))]
     pub endpoint: Option<String>,
 
     /// The region of an s3:// bucket, as in eu-central-1.

@@ -219,3 +219,18 @@ fn every_rule_compiles_says_its_remedy_and_costs_little() {
     }
     assert!(rules >= 20, "{rules}");
 }
+
+#[test]
+fn values_that_may_hold_a_credential_are_not_repeated_by_the_api_server() {
+    for (path, field) in properties(schema()) {
+        let Some(rules) = field["x-kubernetes-validations"].as_array() else {
+            continue;
+        };
+        if ["spec.table.uri", "spec.table.storage.endpoint"].contains(&path.as_str()) {
+            assert!(
+                rules.iter().all(|r| r["reason"] == "FieldValueForbidden"),
+                "{path}: {rules:?}"
+            );
+        }
+    }
+}
