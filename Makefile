@@ -7,6 +7,7 @@ DEMO_DIR ?= $(BUILD)/demo
 LISTEN ?= 127.0.0.1:8090
 SECONDS ?=
 ARGS ?=
+SCHEDULES ?= 20
 SUITE = python3 tools/suite.py --logs $(BUILD)
 FRESHET = $(CARGO_TARGET_DIR)/debug/freshet
 
@@ -31,8 +32,8 @@ test: setup ## the whole suite, world by world; ends with "N passed, 0 failed" (
 test-full: setup ## the suite with the tests that take long
 	@$(SUITE) test --full $(WORLDS)
 
-soak: setup ## seeded random schedules for an hour (SOAK_SECONDS=600 for less)
-	@$(SUITE) soak
+soak: setup ## kills: seeded schedules (SCHEDULES=20 times those of `make test`) and all seeds of the clients
+	@SCHEDULES=$(SCHEDULES) $(SUITE) soak
 
 advisories: setup ## known vulnerabilities of the locked crates (needs the network)
 	@tools/advisories

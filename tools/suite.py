@@ -228,7 +228,7 @@ class Suite:
         env = {"FRESHET_FULL": "1"} if self.full else {}
         return libtest(world, *self.run(world, command, env=env, watch=libtest_progress))
 
-    def clients(self) -> Outcome:
+    def clients(self, which: str = "") -> Outcome:
         """Real clients against the built binary, each client in an environment of its own."""
         code, text = self.run("clients-build", ["cargo", "build", "--locked", "--bin", "freshet"])
         if code:
@@ -249,7 +249,7 @@ class Suite:
             "LANCE_CONTEXT_PYTHON": str(other),
             "PYTHONDONTWRITEBYTECODE": "1",
         } | ({"FRESHET_FULL": "1"} if self.full else {})
-        command = [str(python), "-m", "pytest", "-v", "--tb=short", f"--junitxml={report.resolve()}", "tests/clients"]
+        command = [str(python), "-m", "pytest", "-v", "--tb=short", f"--junitxml={report.resolve()}", f"tests/clients/{which}"]
         return junit("clients", *self.run("clients", command, env=env, watch=pytest_progress), report)
 
     def venv(self, name: str, requirements: str) -> Path:
@@ -356,15 +356,14 @@ def build(suite: Suite) -> int:
 
 
 def soak(suite: Suite) -> int:
-    """The world of kills, with as many seeded schedules as fit into SOAK_SECONDS."""
-    seconds = os.environ.get("SOAK_SECONDS", "3600")
-    env = {"FRESHET_SOAK_SECONDS": seconds}
-    suite.run.limit = float(seconds) * 2 + 3600
-    worlds = [t for t in suite.test_targets() if t in ("kill", "crash", "soak")]
+    """Kills: the seeded schedules SCHEDULES times over, and the real clients with all their seeds."""
+    times = os.environ.get("SCHEDULES") or "20"
     outcomes = [timed("build", suite.build)]
-    for world in worlds if suite.built else []:
-        command = ["cargo", "test", "--locked", "--test", world, "--", "--include-ignored", "--nocapture", "soak"]
-        outcomes.append(timed(world, lambda: libtest(world, *suite.run(f"soak-{world}", command, env=env))))
+    if suite.built:
+        command = ["cargo", "test", "--locked", "--test", "table", "--", "--include-ignored", "schedules"]
+        env = {"FRESHET_SCHEDULES": times}
+        outcomes.append(timed("schedules", lambda: libtest("schedules", *suite.run("soak-schedules", command, env=env))))
+        outcomes.append(timed("clients", lambda: suite.clients("test_killed.py")))
     return finish(outcomes, suite.logs)
 
 
@@ -390,7 +389,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     a = parser.parse_args()
     a.logs.mkdir(parents=True, exist_ok=True)
-    suite = Suite(a.logs, a.full)
+    suite = Suite(a.logs, a.full or a.what == "soak")
     if a.what == "test":
         return test(suite, a.worlds)
     return {"build": build, "soak": soak, "bench": bench}[a.what](suite)

@@ -243,6 +243,10 @@ fn values_of(array: &ArrayRef, out: &mut HashSet<Vec<u8>>) -> std::result::Resul
     match array.data_type() {
         DataType::Dictionary(..) => {
             let dictionary = array.as_any_dictionary();
+            // All null: there is no value, and arrow does not number the keys of an empty dictionary.
+            if dictionary.values().is_empty() {
+                return Ok(());
+            }
             let converter = RowConverter::new(vec![SortField::new(
                 dictionary.values().data_type().clone(),
             )])?;

@@ -62,8 +62,11 @@ def backlog(uri) -> dict:
     return freshet("backlog", "--table", uri, "-o", "json").json
 
 
-def start(*args) -> subprocess.Popen:
-    return subprocess.Popen(command(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+def start(*args, env: dict | None = None) -> subprocess.Popen:
+    """A command that goes on by itself; what it says is in `stdout`."""
+    return subprocess.Popen(
+        command(*args), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=os.environ | (env or {})
+    )
 
 
 def tree(folder) -> dict[str, str]:

@@ -96,6 +96,28 @@ def test_two_merges_at_once_with_chunks_of_different_size_do_no_harm(tmp_path, s
     settled(t)
 
 
+MERGE_STEPS = ["merge.begin", "merge.read", "merge.found", "merge.written", "merge.deletions", "merge.commit", "merge.committed"]
+DRAIN_STEPS = ["drain.begin", "drain.write", "drain.written"]
+
+
+@pytest.mark.parametrize("step", MERGE_STEPS + DRAIN_STEPS)
+def test_a_merge_that_is_killed_at_a_named_step_is_finished_by_the_next(tmp_path, table, step):
+    """A debug build stops at the step for good; meanwhile the writer goes on and another merge does all there is."""
+    table.generation("s0", table.rows([1, 2, 300]), Delete([5]))
+    table.generation("s1", table.rows([7, 301]), Delete([8]))
+    sign = tmp_path / "reached"
+    env = {"FRESHET_STOP_AT": step, "FRESHET_STOP_FILE": str(sign)}
+    child = driver.start("merge", "--table", table.uri, "--until-fresh", "--drain", env=env)
+    driver.eventually(step, sign.exists, child)
+    table.generation("s0", table.rows([2, 5]), Delete([300, 1]))
+    merge(table.uri, "--drain")
+    same(table)
+    table.generation("s1", table.rows([8]), Delete([7, 301]))
+    child.kill()
+    child.wait()
+    settled(table)
+
+
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -60,6 +60,14 @@ def test_generations_that_only_delete_are_merged(table):
     same(table)
 
 
+def test_rows_that_are_null_in_every_column_but_the_key_are_merged(table):
+    """Also a dictionary column, whose dictionary is then empty."""
+    nothing = dict.fromkeys(f.name for f in table.schema)
+    table.generation("s0", [nothing | {"id": n} for n in (1, 300)], Delete([2]))
+    merge(table.uri)
+    same(table)
+
+
 def test_a_key_that_was_deleted_and_written_again_is_there_once(table):
     for _ in range(3):
         table.generation("s0", Delete([5]))
