@@ -5,21 +5,24 @@
 //! of the same transaction, which would carry a decision that is no longer right.
 
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures::{StreamExt, TryStreamExt, stream};
 use lance::Dataset;
 use lance::dataset::CommitBuilder;
 use lance::dataset::transaction::{Operation, TransactionBuilder, UpdateMode};
 use lance_core::Error as LanceError;
 use lance_index::mem_wal::CompactedSsTable;
+use lance_io::object_store::ObjectStore;
 use lance_select::RowAddrTreeMap;
 use lance_table::format::Fragment;
 use lance_table::format::key_existence::{FilterType, KeyExistenceFilter};
 use object_store::ObjectStoreExt as _;
+use object_store::path::Path;
 use roaring::RoaringTreemap;
 use uuid::Uuid;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::error::{Error, Result};
 
@@ -35,15 +38,14 @@ pub(crate) struct Prepared {
     pub addresses: RoaringTreemap,
     pub marks: Vec<(Uuid, u64)>,
     pub key_ids: Vec<i32>,
+    /// Names this attempt's transaction.
+    pub transaction: String,
 }
 
 /// Two merges of one shard carry the same hash, so one of them loses; merges of different shards carry different ones.
 fn sentinel(marks: &[(Uuid, u64)], key_ids: &[i32]) -> KeyExistenceFilter {
-    let hashes = marks.iter().map(|(shard, _)| {
-        let mut hasher = DefaultHasher::new();
-        shard.hash(&mut hasher);
-        hasher.finish()
-    });
+    // A hash that is the same in every build: mergers of two releases have to meet, too.
+    let hashes = marks.iter().map(|(shard, _)| xxh3_64(shard.as_bytes()));
     KeyExistenceFilter {
         field_ids: key_ids.to_vec(),
         filter: FilterType::ExactSet(hashes.collect()),
@@ -79,6 +81,7 @@ pub(crate) async fn commit(prepared: &Prepared, deadline: Instant) -> Result<Dat
         updated_fragment_offsets: None,
     };
     let transaction = TransactionBuilder::new(prepared.base.version_id(), operation)
+        .uuid(prepared.transaction.clone())
         .transaction_properties(Some(Arc::new(properties())))
         .build();
     CommitBuilder::new(prepared.base.clone())
@@ -99,16 +102,70 @@ pub(crate) fn properties() -> HashMap<String, String> {
     HashMap::from([(PROPERTY.to_string(), env!("CARGO_PKG_VERSION").to_string())])
 }
 
-/// Whether the version that was read still has its manifest. Versions are cleaned up oldest first, so while it is there
-/// no newer one is gone, and Lance sees every commit made since (contract 6).
+/// Whether the version that was read and every one made since still have their manifests: only then does Lance see every
+/// commit that this one may conflict with (contract 6). The one that was read says nothing of the others, since a tag may
+/// keep it while its successors are cleaned up.
 pub(crate) async fn still_there(base: &Dataset) -> Result<()> {
+    const DOING: &str = "look at the versions since the one that was read";
     let store = base
         .object_store(None)
         .await
         .map_err(|e| Error::lance("open the table's store", e))?;
-    match store.inner.head(&base.manifest_location().path).await {
+    let read = base.manifest_location();
+    let newest = async {
+        let newest = base.latest_version_id().await;
+        newest.map_err(|e| Error::lance(DOING, e))
+    };
+    let own = there(&store, read.path.clone());
+    let (newest, ()) = futures::try_join!(newest, own)?;
+    // The newest was just found; what lies between is asked for.
+    let between = (read.version + 1..newest).map(|version| {
+        let dir = &base.branch_location().path;
+        there(&store, read.naming_scheme.manifest_path(dir, version))
+    });
+    stream::iter(between)
+        .buffer_unordered(AT_ONCE)
+        .try_collect::<Vec<()>>()
+        .await
+        .map(|_| ())
+}
+
+/// Manifests that are looked for at once.
+const AT_ONCE: usize = 16;
+
+async fn there(store: &ObjectStore, manifest: Path) -> Result<()> {
+    match store.inner.head(&manifest).await {
         Ok(_) => Ok(()),
         Err(object_store::Error::NotFound { .. }) => Err(Error::Conflict("commit")),
-        Err(e) => Err(Error::store("look at the version that was read", e)),
+        Err(e) => Err(Error::store("look for a version's manifest", e)),
+    }
+}
+
+/// Whether the commit of a transaction is among the versions of `latest` made after `read`; `None` where it cannot be told.
+pub(crate) async fn landed(latest: &Dataset, read: u64, transaction: &str) -> Option<bool> {
+    for version in read + 1..=latest.version_id() {
+        match latest.read_transaction_by_version(version).await {
+            Ok(Some(t)) if t.uuid == transaction => return Some(true),
+            Ok(Some(_)) => {}
+            Ok(None) | Err(_) => return None,
+        }
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sentinel_of_a_shard_is_the_same_in_every_release() {
+        let filter = sentinel(&[(Uuid::from_u128(7), 3)], &[0]);
+        let FilterType::ExactSet(hashes) = filter.filter else {
+            panic!("not exact");
+        };
+        assert_eq!(
+            hashes.into_iter().collect::<Vec<_>>(),
+            [18_294_170_613_856_959_120]
+        );
     }
 }

@@ -259,6 +259,8 @@ impl Slice {
         let remapping = tokio::time::timeout_at(deadline.into(), self.remap());
         let rewritten_indices = remapping.await.map_err(|_| Error::DeadlineExceeded)??;
         reach("compact.remapped").await;
+        // Remapping took its time, and a version that is gone by now may have been a conflict.
+        still_there(&self.base).await?;
         let groups = self.results.iter().map(|r| RewriteGroup {
             old_fragments: r.original_fragments.clone(),
             new_fragments: r.new_fragments.clone(),

@@ -16,7 +16,7 @@ use lance_core::datatypes::Schema;
 use roaring::RoaringBitmap;
 
 use super::base::{Table, details, key_fields, watermarks};
-use super::commit::{Prepared, commit};
+use super::commit::{Prepared, commit, landed};
 use super::error::{Error, Result};
 use super::find::{Found, find};
 use super::generation::{Facts, Generation, Rows};
@@ -126,15 +126,12 @@ impl Table {
             .unwrap_or_default();
         let held =
             |(shard, top): &(uuid::Uuid, u64)| marks.get(shard).is_some_and(|mark| mark >= top);
-        let ours = |fragment: &lance_table::format::Fragment| {
-            let files = prepared.new.iter().flat_map(|f| &f.files);
-            files
-                .into_iter()
-                .any(|f| fragment.files.iter().any(|other| other.path == f.path))
-        };
         // A commit whose answer was lost has landed all the same; only a definite loser's files may go.
-        if matches!(e, Error::Conflict(_)) && !latest.fragments().iter().any(ours) {
-            write::remove(&prepared.base, &prepared.new, &prepared.updated).await;
+        if matches!(e, Error::Conflict(_)) {
+            let read = prepared.base.version_id();
+            if landed(&latest, read, &prepared.transaction).await == Some(false) {
+                write::remove(&prepared.base, &prepared.new, &prepared.updated).await;
+            }
         }
         if prepared.marks.iter().all(held) {
             return Ok(Outcome::Overtaken);
@@ -252,6 +249,7 @@ impl<'a> Work<'a> {
             addresses: found.addresses,
             marks: self.chunk.marks().collect(),
             key_ids: self.keys.iter().map(|(_, id)| *id).collect(),
+            transaction: uuid::Uuid::new_v4().to_string(),
         })
     }
 
