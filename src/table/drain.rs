@@ -3,6 +3,8 @@
 //! Lives here: the one write that MemWAL's writers see of us. It goes by the epoch that was read and claims none, so the
 //! live writer is not disturbed (contract 8). May use: Lance's shard manifest store. Never: a directory's deletion.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use jiff::Timestamp;
 use lance::Dataset;
 use lance::dataset::mem_wal::ShardManifestStore;
@@ -40,7 +42,8 @@ impl Table {
     pub async fn drain(&self, shard: Uuid, through: u64) -> Result<Drained> {
         reach("drain.begin").await;
         let base = self.latest().await?;
-        let through = through.min(merged_and_indexed(&base, shard).await?);
+        let (mark, indexed) = merged_and_indexed(&base, shard).await?;
+        let through = through.min(indexed);
         for _ in 0..TRIES {
             let store = ShardManifestStore::new(self.store().clone(), self.path(), shard, 2);
             let current = store
@@ -53,7 +56,12 @@ impl Table {
                     what: "it has no manifest any more".into(),
                 });
             };
-            let gone = leaving(&current, through);
+            // A watermark past the counter says that the shard was made again: then these were never merged.
+            let made_again = mark >= current.current_generation;
+            let gone = match made_again {
+                true => vec![],
+                false => leaving(&current, through),
+            };
             let none = Drained {
                 manifest_version: current.version,
                 at: Timestamp::now(),
@@ -70,16 +78,16 @@ impl Table {
             }
             reach("drain.write").await;
             let epoch = current.writer_epoch;
+            let moved = AtomicBool::new(false);
             let wrote = store
-                .commit_update(epoch, |c| ShardManifest {
-                    version: c.next_version(),
-                    sstables: c
-                        .sstables
-                        .iter()
-                        .filter(|s| s.generation > through)
-                        .cloned()
-                        .collect(),
-                    ..c.clone()
+                .commit_update(epoch, |c| {
+                    // Lance tries again on what it reads then, which nobody has checked: a version that does not follow
+                    // makes it give up.
+                    if c.version != current.version {
+                        moved.store(true, Ordering::Relaxed);
+                        return c.clone();
+                    }
+                    without(c, through)
                 })
                 .await;
             match wrote {
@@ -95,6 +103,7 @@ impl Table {
                 Err(LanceError::Fenced { .. } | LanceError::RetryableCommitConflict { .. }) => {
                     continue;
                 }
+                Err(_) if moved.load(Ordering::Relaxed) => continue,
                 Err(e) => match self.went(shard, through).await? {
                     Some(version) => {
                         return Ok(Drained {
@@ -119,15 +128,15 @@ impl Table {
     }
 }
 
-/// The highest generation of a shard that the base version holds and that every vector and text index covers: draining
-/// earlier would take rows out of their searches.
-async fn merged_and_indexed(base: &Dataset, shard: Uuid) -> Result<u64> {
+/// The highest generation of a shard that the base version holds, and the highest that every vector and text index covers
+/// too: draining earlier would take rows out of their searches.
+async fn merged_and_indexed(base: &Dataset, shard: Uuid) -> Result<(u64, u64)> {
     let Some(details) = details(base).await? else {
-        return Ok(0);
+        return Ok((0, 0));
     };
     let mark = watermarks(&details).get(&shard).copied().unwrap_or(0);
     if details.index_catchup.is_empty() {
-        return Ok(mark);
+        return Ok((mark, mark));
     }
     let indices = base
         .load_indices()
@@ -147,9 +156,20 @@ async fn merged_and_indexed(base: &Dataset, shard: Uuid) -> Result<u64> {
         .index_catchup
         .iter()
         .filter(|c| searched(&c.index_name));
-    Ok(behind
+    let indexed = behind
         .filter_map(|c| c.caught_up_generation_for_shard(&shard))
-        .fold(mark, u64::min))
+        .fold(mark, u64::min);
+    Ok((mark, indexed))
+}
+
+/// The manifest's successor, which lists nothing through `through`.
+fn without(manifest: &ShardManifest, through: u64) -> ShardManifest {
+    let stays = manifest.sstables.iter().filter(|s| s.generation > through);
+    ShardManifest {
+        version: manifest.next_version(),
+        sstables: stays.cloned().collect(),
+        ..manifest.clone()
+    }
 }
 
 fn leaving(manifest: &ShardManifest, through: u64) -> Vec<Generation> {

@@ -298,6 +298,7 @@ impl Tracker {
         let first = self.version.is_none();
         if self.looks.is_multiple_of(LIST_EVERY) {
             self.found = shard::list(table.store(), table.path()).await?;
+            shard::forget_replaced(table.store(), table.path(), &mut self.states).await?;
         }
         let states =
             shard::newest_of(table.store(), table.path(), &self.found.ids, &self.states).await?;

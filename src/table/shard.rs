@@ -285,6 +285,35 @@ pub(crate) async fn newest_of(
     Ok(found.into_iter().flatten().collect())
 }
 
+/// Forgets states whose manifest is gone or is another file by now: the shard was made again, and its versions count from
+/// the start. One request for each.
+pub(crate) async fn forget_replaced(
+    store: &ObjectStore,
+    table: &Path,
+    known: &mut BTreeMap<Uuid, ShardState>,
+) -> Result<()> {
+    let looks = known.values().map(|state| {
+        let name = manifest_filename(state.manifest.version);
+        let path = shard_manifest_path(table, &state.shard).join(name);
+        let (shard, written_at) = (state.shard, state.written_at);
+        async move {
+            match store.inner.head(&path).await {
+                Ok(meta) if timestamp(meta.last_modified) == written_at => Ok(None),
+                Ok(_) | Err(StoreError::NotFound { .. }) => Ok(Some(shard)),
+                Err(e) => Err(Error::store("look for a shard manifest", e)),
+            }
+        }
+    });
+    let replaced: Vec<_> = stream::iter(looks.collect::<Vec<_>>())
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await?;
+    for shard in replaced.into_iter().flatten() {
+        known.remove(&shard);
+    }
+    Ok(())
+}
+
 /// Small requests under way at once for one table.
 pub(crate) const AT_ONCE: usize = 64;
 
