@@ -143,9 +143,6 @@ pub(crate) fn watermarks(details: &MemWalIndexDetails) -> BTreeMap<Uuid, u64> {
 /// Refuses by name what must not be touched; nothing of the table but its manifest was read.
 fn refuse(location: &Location, dataset: &Dataset) -> Result<()> {
     let manifest = dataset.manifest();
-    if let Some(base) = foreign_base(dataset, manifest) {
-        return Err(Error::ForeignBase(base));
-    }
     let unsupported = |what: &str, remedy: &str| {
         Err(Error::Unsupported {
             what: format!("{}: {what}", location.uri),
@@ -157,6 +154,10 @@ fn refuse(location: &Location, dataset: &Dataset) -> Result<()> {
             "a branch of a table",
             "name the table itself; its branches' shards are not main's backlog",
         );
+    }
+    // A branch's manifest names its table as a base, too.
+    if let Some(base) = foreign_base(dataset, manifest) {
+        return Err(Error::ForeignBase(base));
     }
     if dataset.schema().fields.iter().any(|f| f.name == TOMBSTONE) {
         return unsupported(
