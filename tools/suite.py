@@ -236,8 +236,7 @@ class Suite:
             out.fail("clients: the binary does not build", tail(text))
             return out
         try:
-            python = self.venv("clients", "requirements.txt")
-            other = self.venv("lance-context", "requirements-lance-context.txt")
+            python, other = self.pythons()
         except RuntimeError as e:
             out = Outcome()
             out.fail("clients: environment", str(e))
@@ -251,6 +250,10 @@ class Suite:
         } | ({"FRESHET_FULL": "1"} if self.full else {})
         command = [str(python), "-m", "pytest", "-v", "--tb=short", f"--junitxml={report.resolve()}", f"tests/clients/{which}"]
         return junit("clients", *self.run("clients", command, env=env, watch=pytest_progress), report)
+
+    def pythons(self) -> tuple[Path, Path]:
+        """The Python of the tests with pylance, and that of lance-context: they pin different Lances."""
+        return self.venv("clients", "requirements.txt"), self.venv("lance-context", "requirements-lance-context.txt")
 
     def venv(self, name: str, requirements: str) -> Path:
         """A Python of its own, made once for each content of its requirements file."""
@@ -368,14 +371,16 @@ def soak(suite: Suite) -> int:
 
 
 def bench(suite: Suite) -> int:
-    """Cargo's bench targets, their output as it comes."""
-    names = [t["name"] for t in suite.targets("bench")]
-    if not names:
-        say("no benchmarks here yet")
-        return 1
-    for name in names:
-        say(f"bench: {name}")
-        code = subprocess.run(["cargo", "bench", "--locked", "--bench", name], cwd=ROOT).returncode
+    """Side-by-side ratios: cargo's bench targets, then the other clients. What they print comes as it is."""
+    steps = [["cargo", "bench", "--locked", "--bench", t["name"]] for t in suite.targets("bench")]
+    env = dict(os.environ)
+    if (ROOT / "benches" / "clients.py").exists():
+        python, other = suite.pythons()
+        env |= {"FRESHET": str(TARGET / "release" / "freshet"), "LANCE_CONTEXT_PYTHON": str(other)}
+        steps += [["cargo", "build", "--locked", "--release", "--bin", "freshet"], [str(python), "-m", "benches.clients"]]
+    for step in steps:
+        say(f"bench: {' '.join(step)}")
+        code = subprocess.run(step, cwd=ROOT, env=env).returncode
         if code:
             return code
     return 0
