@@ -7,6 +7,7 @@
 mod backlog;
 mod crds;
 mod exit;
+mod local;
 mod merge;
 mod place;
 mod size;
@@ -14,7 +15,7 @@ mod size;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use freshet::telemetry;
 
 use exit::{CODES, Failure};
 
@@ -33,6 +34,7 @@ struct Cli {
 enum Role {
     Merge(merge::Args),
     Backlog(backlog::Args),
+    Local(local::Args),
     Crds(crds::Args),
 }
 
@@ -48,9 +50,17 @@ enum Output {
 /// Runs the command that the process was started with.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
-    log(cli.verbose, "error");
+    let level = match cli.role {
+        Role::Local(_) => "info",
+        _ => "error",
+    };
+    if let Err(failure) = log(cli.verbose, level) {
+        eprintln!("freshet: {failure}");
+        return ExitCode::from(failure.code);
+    }
     let done = match cli.role {
         Role::Crds(args) => crds::run(&args),
+        Role::Local(args) => in_runtime(local::run(args)),
         Role::Merge(args) => in_runtime(merge::run(args)),
         Role::Backlog(args) => in_runtime(backlog::run(args)),
     };
@@ -64,18 +74,15 @@ pub fn main() -> ExitCode {
 }
 
 /// Logs go to stderr: our own from `level` on, those of Lance and the stores only when asked for.
-fn log(verbose: u8, level: &str) {
+fn log(verbose: u8, level: &str) -> Result<(), Failure> {
     let filter = match verbose {
         0 => format!("off,freshet={level}"),
         1 => "off,freshet=debug".to_string(),
         _ => "info,freshet=trace".to_string(),
     };
-    let filter = EnvFilter::try_from_env("FRESHET_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .init();
+    let filter = std::env::var("FRESHET_LOG").unwrap_or(filter);
+    telemetry::init(telemetry::Format::Text, &filter)
+        .map_err(|e| Failure::usage(format!("FRESHET_LOG: {e}")))
 }
 
 /// Runs a command until it ends or a signal comes. Work that is dropped has committed all of it or nothing.

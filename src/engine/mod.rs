@@ -1,8 +1,27 @@
 //! The room `engine`: does what is planned, and keeps account of it.
 //!
-//! Lives here: `sweep` (one run over one table, for a person or a Job). May use: `plan`, `table`, `telemetry`, tokio.
-//! Must never come in: Kubernetes, HTTP, manifests, or a decision that `plan` should take.
+//! Lives here: `Engine` (one task that looks at tables, asks `plan`, and starts work) and `sweep` (one run over one
+//! table, for a person or a Job). May use: `plan`, `table`, `telemetry`, tokio. Must never come in: Kubernetes, HTTP,
+//! manifests, or a decision that `plan` should take.
+//!
+//! ```text
+//! look ──▶ views ──▶ plan ──▶ start: work under a ticket ──▶ ended ──▶ look
+//!  ▲ poll                      (bytes, slots, permit: what runs)          │
+//!  └──────────────────────────────────────────────────────────────────────┘
+//! ```
 
+mod config;
+mod dispatch;
+mod entry;
+mod look;
+mod quarantine;
+mod status;
 mod sweep;
+mod ticket;
+mod views;
+mod work;
 
+pub use config::{Config, TableSpec};
+pub use dispatch::Engine;
+pub use status::{LastMerge, QuarantinedGeneration, Statuses, TableStatus};
 pub use sweep::{Blocked, Caps, Lanes, Quarantined, Sweep, SweepError, Swept, Taken, Wish};

@@ -1,0 +1,125 @@
+//! `freshet local`: the flags of the role, its signals and its exit code.
+//!
+//! Lives here: reading flags into `local`'s options. May use: `local`, `api`'s rules. Must never come in: what the role
+//! does.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use freshet::api::{Defaults, Experiment, ExperimentSpec, Mode, TableSpec, validate};
+use freshet::engine::Config;
+use freshet::local::{self, Options};
+use tokio_util::sync::CancellationToken;
+
+use super::asked_to_stop;
+use super::exit::{CODES, Failure, USAGE};
+use super::size;
+
+/// Keep the experiments of some manifests fresh and serve their records, in this one process, without a cluster.
+/// Manifests are read again when they change; a broken edit keeps the last good state.
+#[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
+pub struct Args {
+    /// A manifest, or a directory of *.yaml and *.yml manifests. May be repeated.
+    #[arg(short, long = "filename", value_name = "FILE|DIR")]
+    files: Vec<PathBuf>,
+    /// A table without a manifest, under the defaults. May be repeated.
+    #[arg(long = "table", value_name = "NAME=URI", value_parser = table)]
+    tables: Vec<(String, String)>,
+    /// Where to listen. Anything but this machine's own address serves the records to whoever can reach it.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8090")]
+    listen: SocketAddr,
+    /// Where Secrets lie as files, DIR/<name>/<key>; credentials come from the environment where a table names none.
+    #[arg(long, value_name = "DIR")]
+    secrets: Option<PathBuf>,
+    /// Memory that all merges together may use.
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::parse)]
+    budget: u64,
+}
+
+fn table(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, uri)) if !name.is_empty() && !uri.is_empty() => {
+            Ok((name.to_string(), uri.to_string()))
+        }
+        _ => Err("write it as NAME=URI, as in runs=/data/runs.lance".into()),
+    }
+}
+
+fn experiment((name, uri): &(String, String)) -> Result<Experiment, Failure> {
+    let uri = match uri.contains("://") || uri == "/" {
+        true => uri.as_str(),
+        false => uri.trim_end_matches('/'),
+    };
+    let table = TableSpec {
+        uri: uri.to_string(),
+        ..Default::default()
+    };
+    let spec = ExperimentSpec {
+        table,
+        ..Default::default()
+    };
+    let experiment = Experiment::new(name, spec);
+    let wrong = validate(&experiment, Mode::Local);
+    match wrong.is_empty() {
+        true => Ok(experiment),
+        false => {
+            let said: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+            Err(Failure::usage(format!(
+                "--table {name}: {}",
+                said.join("; ")
+            )))
+        }
+    }
+}
+
+pub async fn run(args: Args) -> Result<(), Failure> {
+    if args.files.is_empty() && args.tables.is_empty() {
+        return Err(Failure::usage(
+            "nothing to keep fresh; give manifests with -f FILE|DIR, or tables with --table NAME=URI",
+        ));
+    }
+    let tables: Result<Vec<_>, _> = args.tables.iter().map(experiment).collect();
+    let options = Options {
+        files: args.files,
+        tables: tables?,
+        secrets: args.secrets,
+        listen: args.listen,
+        engine: Config {
+            memory_bytes: args.budget,
+            ..Default::default()
+        },
+        defaults: Defaults::default(),
+        quiet: false,
+    };
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        let signal = asked_to_stop().await;
+        tracing::info!(signal, "stops; a second signal ends it at once");
+        told.cancel();
+        asked_to_stop().await;
+        std::process::exit(i32::from(super::exit::INTERRUPTED));
+    });
+    local::run(options, stop).await.map_err(failure)
+}
+
+/// How the role's errors end the process.
+pub fn failure(e: local::Error) -> Failure {
+    match &e {
+        local::Error::Manifests(lines) => {
+            // One mistake a line: people's editors jump to them.
+            for line in lines.lines() {
+                eprintln!("{line}");
+            }
+            Failure::new(
+                USAGE,
+                "the manifests are wrong, see above; nothing was started",
+            )
+        }
+        local::Error::AddressInUse(_) | local::Error::Address(..) => {
+            Failure::new(USAGE, e.to_string())
+        }
+        local::Error::Server(_) => Failure::other(e.to_string()),
+    }
+}

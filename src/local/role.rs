@@ -1,0 +1,211 @@
+//! The role `local`: engine and server in one process, until it is told to stop.
+//!
+//! Lives here: starting both, following the manifests, and stopping in order. May use: this room's parts, `engine`,
+//! `server`, `telemetry`. Must never come in: signals and exit codes (the command line's).
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::catalog::Book;
+use super::specs::{Ready, ready};
+use super::watch::{Said, Watch};
+use crate::api::{Defaults, Experiment};
+use crate::engine::{Config, Engine};
+use crate::server::{self, Server};
+use crate::table::{Stores, StoresConfig};
+use crate::telemetry::{CountedStores, Metrics};
+
+/// What the role is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Manifests: files and directories.
+    pub files: Vec<PathBuf>,
+    /// Experiments beside those of the manifests.
+    pub tables: Vec<Experiment>,
+    /// Where Secrets lie as files, if anywhere.
+    pub secrets: Option<PathBuf>,
+    /// Where the server listens.
+    pub listen: SocketAddr,
+    /// How the engine may spend itself.
+    pub engine: Config,
+    /// What manifests leave out.
+    pub defaults: Defaults,
+    /// What the experiments' names and the server's address are told to, once both are up.
+    pub quiet: bool,
+}
+
+/// Why the role could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Manifests are wrong at the start; every mistake, with file and line.
+    #[error("{0}")]
+    Manifests(String),
+    /// The address is taken.
+    #[error(
+        "{0} is taken by another process; choose another with --listen, as in --listen 127.0.0.1:0 for any free one"
+    )]
+    AddressInUse(SocketAddr),
+    /// The address cannot be listened on.
+    #[error("{0} cannot be listened on: {1}")]
+    Address(SocketAddr, std::io::ErrorKind),
+    /// The server ended by itself.
+    #[error("the server ended: {0}")]
+    Server(std::io::Error),
+}
+
+impl Error {
+    /// The kind's name.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Error::Manifests(_) => "BadManifests",
+            Error::AddressInUse(_) => "AddressInUse",
+            Error::Address(..) => "BadAddress",
+            Error::Server(_) => "ServerEnded",
+        }
+    }
+}
+
+/// Manifests are looked at this often.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Listens on an address.
+///
+/// # Errors
+/// `AddressInUse` and `Address`.
+pub async fn listen(on: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(on).await.map_err(|e| match e.kind() {
+        std::io::ErrorKind::AddrInUse => Error::AddressInUse(on),
+        kind => Error::Address(on, kind),
+    })
+}
+
+/// Keeps the experiments of the manifests fresh and serves them, until `stop` is cancelled.
+///
+/// # Errors
+/// Before anything was started: wrong manifests, a taken address. Later mistakes in manifests are told and survived.
+pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error> {
+    let mut follower = Follower::new(&options);
+    let first = follower.first()?;
+    let listener = listen(options.listen).await?;
+    let address = listener.local_addr().map_err(Error::Server)?;
+    let metrics = Arc::new(Metrics::new());
+    let stores = Arc::new(Stores::new(StoresConfig {
+        wrapper: Some(Arc::new(CountedStores::new(metrics.clone()))),
+        ..Default::default()
+    }));
+    let engine = Engine::start(options.engine.clone(), stores.clone(), metrics.clone());
+    let book = Arc::new(Book::new(stores, engine.statuses()));
+    engine.set_tables(first.iter().map(|r| r.spec.clone()).collect());
+    book.set(&first);
+    if !options.quiet {
+        eprintln!(
+            "freshet: {} experiments, served at http://{address}",
+            first.len()
+        );
+    }
+    let server = Server::new(book.clone(), metrics, server::Config::default());
+    let mut serving = tokio::spawn(server.serve(listener, stop.clone()));
+    let mut tick = tokio::time::interval(LOOK_EVERY);
+    let ended = loop {
+        tokio::select! {
+            () = stop.cancelled() => break Ok(()),
+            served = &mut serving => break match served {
+                Ok(Ok(())) => Ok(()),
+                Ok(Err(e)) => Err(Error::Server(e)),
+                Err(_) => Err(Error::Server(std::io::Error::other("it panicked"))),
+            },
+            _ = tick.tick() => if let Some(all) = follower.next() {
+                engine.set_tables(all.iter().map(|r| r.spec.clone()).collect());
+                book.set(&all);
+            },
+        }
+    };
+    stop.cancel();
+    engine.stop().await;
+    ended
+}
+
+/// Turns manifests into experiments, again and again.
+struct Follower {
+    watch: Watch,
+    options: Options,
+    /// Credentials' problems that were told already, by experiment.
+    told: BTreeMap<String, String>,
+}
+
+impl Follower {
+    fn new(options: &Options) -> Self {
+        Self {
+            watch: Watch::new(options.files.clone()),
+            options: options.clone(),
+            told: BTreeMap::new(),
+        }
+    }
+
+    /// What is there at the start. Anything wrong is an error now: somebody is looking.
+    fn first(&mut self) -> Result<Vec<Ready>, Error> {
+        let Some(said) = self.watch.changed(true) else {
+            return Ok(vec![]);
+        };
+        notes(&said);
+        if !said.problems.is_empty() {
+            let lines: Vec<String> = said.problems.iter().map(ToString::to_string).collect();
+            return Err(Error::Manifests(lines.join("\n")));
+        }
+        self.ready(said.experiments)
+            .map_err(|(name, why)| Error::Manifests(format!("the experiment {name}: {why}")))
+    }
+
+    /// What there is now, if anything moved.
+    fn next(&mut self) -> Option<Vec<Ready>> {
+        let said = self.watch.changed(false)?;
+        notes(&said);
+        for problem in &said.problems {
+            tracing::error!("{problem}");
+        }
+        for file in &said.kept {
+            tracing::warn!(file = %file.display(), "the last good state of this file is kept until it is mended");
+        }
+        match self.ready(said.experiments) {
+            Ok(all) => {
+                tracing::info!(experiments = all.len(), "manifests read again");
+                Some(all)
+            }
+            Err((name, why)) => {
+                if self.told.insert(name.clone(), why.clone()).as_ref() != Some(&why) {
+                    tracing::error!(experiment = name, "everything stays as it was: {why}");
+                }
+                None
+            }
+        }
+    }
+
+    fn ready(&self, experiments: Vec<Experiment>) -> Result<Vec<Ready>, (String, String)> {
+        let secrets = self.options.secrets.as_deref();
+        let all = self.options.tables.iter().chain(&experiments);
+        let mut names = std::collections::BTreeSet::new();
+        all.map(|e| {
+            let name = e.metadata.name.clone().unwrap_or_default();
+            if !names.insert(name.clone()) {
+                return Err((
+                    name,
+                    "it is named twice, by --table and by a manifest; rename one".into(),
+                ));
+            }
+            ready(e, &self.options.defaults, secrets).map_err(|why| (name, why))
+        })
+        .collect()
+    }
+}
+
+fn notes(said: &Said) {
+    for note in &said.notes {
+        tracing::info!("{note}");
+    }
+}
