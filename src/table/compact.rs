@@ -131,6 +131,9 @@ impl Table {
         memory: &mut CompactMemory,
     ) -> Result<Upkeep<Compacted>> {
         reach("compact.begin").await;
+        if Instant::now() >= policy.deadline {
+            return Err(Error::DeadlineExceeded);
+        }
         let base = self.latest().await?;
         self.require_mem_wal().await?;
         if base.manifest().writer_feature_flags & FLAG_FRAGMENT_REUSE_INDEX != 0 {
@@ -208,8 +211,11 @@ impl Slice {
         let plan = plan_compaction(&self.base, &options(&self.base, policy))
             .await
             .map_err(|e| Error::lance("plan a compaction", e))?;
-        for fragments in chosen(&plan, policy, &memory.unreadable) {
-            if begun.elapsed() > half {
+        for (at, fragments) in chosen(&plan, policy, &memory.unreadable)
+            .into_iter()
+            .enumerate()
+        {
+            if at > 0 && begun.elapsed() > half {
                 break;
             }
             let ids: Vec<u64> = fragments.iter().map(|f| f.id).collect();

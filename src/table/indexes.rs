@@ -63,6 +63,9 @@ impl Table {
     pub async fn optimize_indexes(&self, deadline: Instant) -> Result<Upkeep<Indexed>> {
         reach("indexes.begin").await;
         let begun = Instant::now();
+        if begun >= deadline {
+            return Err(Error::DeadlineExceeded);
+        }
         let half = deadline.saturating_duration_since(begun) / 2;
         let mut done = Indexed::default();
         let mut base = self.latest().await?;
@@ -71,7 +74,7 @@ impl Table {
             return Ok(Upkeep::Refused(Refusal::AutoCleanup));
         }
         for index in stale(&base).await? {
-            if begun.elapsed() > half {
+            if !done.indexes.is_empty() && begun.elapsed() > half {
                 break;
             }
             still_there(&base).await?;

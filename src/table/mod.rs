@@ -9,6 +9,7 @@
 //!                      └── drain, reclaim, compact …  └── read: fragments | wal | all
 //! ```
 
+mod anomaly;
 mod base;
 mod clock;
 mod commit;
@@ -36,6 +37,7 @@ mod tail;
 mod versions;
 mod write;
 
+pub use anomaly::{Anomaly, AnomalyKind};
 pub use base::Table;
 pub use clock::StoreClock;
 pub use compact::{CompactMemory, CompactPolicy, Compacted, Refusal, Upkeep};
@@ -44,7 +46,7 @@ pub use error::{Class, Error, Result};
 pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
 pub use merge::{Limits, Merged, Outcome};
-pub use observe::{Anomaly, AnomalyKind, BaseFacts, Observation, Pending, ShardView, Tracker};
+pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
 pub use read::{Page, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource};
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::ShardState;

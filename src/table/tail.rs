@@ -13,10 +13,11 @@ use lance::dataset::mem_wal::util::{shard_wal_path, wal_entry_filename};
 use object_store::{Error as StoreError, ObjectStoreExt as _};
 use uuid::Uuid;
 
+use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::Table;
 use super::clock::StoreClock;
 use super::error::{Error, Result};
-use super::observe::{Anomaly, AnomalyKind, Observation, ShardView};
+use super::observe::{Observation, ShardView};
 use super::shard::{self, timestamp};
 
 /// How often logs are looked at, and from when on their tails are told.
