@@ -1,0 +1,76 @@
+//! What upkeep costs a table that nobody writes (contract 18).
+
+use std::time::{Duration, Instant};
+
+use freshet::table::{
+    ReclaimPolicy, Reclaimed, StoreClock, TailPolicy, Tails, Upkeep, VersionsMemory,
+    VersionsPolicy, reclaimable,
+};
+
+use crate::counting::counting;
+use crate::desk::{Desk, GRACE, LONG, MINUTE, drained, eager};
+use crate::fixtures::{Fixture, Spec};
+
+#[tokio::test]
+async fn an_idle_table_costs_no_write_and_its_upkeep_no_request() {
+    let mut t = Fixture::create(Spec {
+        btree: true,
+        ..Default::default()
+    })
+    .await;
+    drained(&mut t).await;
+    let (config, counts) = counting();
+    let mut desk = Desk::with(&t.uri, config).await;
+    let (mut tails, mut versions) = (Tails::new(StoreClock::new()), VersionsMemory::default());
+    let day = VersionsPolicy::new(Duration::from_secs(86_400), GRACE, LONG, LONG);
+    // What there is to do is done.
+    desk.reclaim().await;
+    desk.reclaim_after(GRACE + MINUTE).await;
+    while let Upkeep::Done(_) = desk.compact(&eager()).await {}
+    let deadline = || Instant::now() + LONG;
+    while let Upkeep::Done(_) = desk.table.optimize_indexes(deadline()).await.unwrap() {}
+    let observation = desk.observe().await;
+    let (now, policy) = (Instant::now(), TailPolicy::default());
+    tails
+        .look(&desk.table, &observation, &policy, now)
+        .await
+        .unwrap();
+    let cleaned = desk
+        .table
+        .clean_versions(&observation, &day, &mut versions)
+        .await
+        .unwrap();
+    assert_eq!(cleaned.versions, 0);
+    let (_, wrote) = counts.take();
+    assert!(wrote > 0, "the counts count");
+
+    // An hour later nothing has moved.
+    let later = now + Duration::from_secs(3600);
+    let observation = desk.observe().await;
+    counts.take();
+    let grace = ReclaimPolicy::new(GRACE, LONG);
+    let done = desk
+        .table
+        .reclaim_at(&observation, &grace, &mut desk.memory, later)
+        .await
+        .unwrap();
+    assert_eq!(done, Reclaimed::default());
+    assert!(reclaimable(&observation, &grace, &desk.memory, later).is_empty());
+    assert!(desk.table.stale_indexes().await.unwrap().is_empty());
+    versions.watch(observation.base.version, later);
+    assert!(versions.due(&day, later).is_some_and(|due| due > later));
+    assert_eq!(
+        counts.take(),
+        (0, 0),
+        "neither asking nor deciding takes a request"
+    );
+    tails
+        .look(&desk.table, &observation, &policy, later)
+        .await
+        .unwrap();
+    assert_eq!(counts.take(), (1, 0), "one look at the log's end");
+    assert_eq!(desk.compact(&eager()).await, Upkeep::Nothing);
+    let indexed = desk.table.optimize_indexes(deadline()).await.unwrap();
+    assert_eq!(indexed, Upkeep::Nothing);
+    assert_eq!(counts.take().1, 0, "looking for work writes nothing");
+}
