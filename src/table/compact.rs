@@ -4,7 +4,7 @@
 //! anything is committed, and commits once, with indexes remapped in the same commit (contracts 6, 7, 11). May use: Lance's
 //! planner, rewriter and remapper. Never: Lance's own commit of it, which runs a table's auto clean-up; a merge's failure.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::io::Cursor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,9 +22,10 @@ use lance_core::utils::row_addr_remap::{GroupInput, RowAddrRemap};
 use lance_table::feature_flags::FLAG_FRAGMENT_REUSE_INDEX;
 use lance_table::format::Fragment;
 use roaring::RoaringTreemap;
+use uuid::Uuid;
 
 use super::base::Table;
-use super::commit::{properties, still_there};
+use super::commit::{landed, properties, still_there};
 use super::error::{Error, Result};
 use super::slices::{Cut, Piece, Unreadable, pieces};
 use super::steps::reach;
@@ -146,6 +147,8 @@ impl Table {
             base: base.clone(),
             results: vec![],
             dropped: 0,
+            transaction: Uuid::new_v4().to_string(),
+            committing: false,
         };
         let rewriting = slice.rewrite(policy, memory);
         let outcome = tokio::time::timeout_at(policy.deadline.into(), rewriting)
@@ -178,20 +181,23 @@ impl Table {
         }
     }
 
-    /// What a failed commit means: our files in the newest version say that it landed all the same.
+    /// What a failed commit means: a slice whose transaction is among the versions since has landed all the same, and only
+    /// the files of one that is certainly not may go.
     async fn lost(&self, slice: &Slice, e: Error) -> Result<Upkeep<Compacted>> {
-        let latest = self.latest().await?;
-        let there = latest.fragments().iter().flat_map(|f| &f.files);
-        let there: HashSet<&str> = there.map(|f| f.path.as_str()).collect();
-        if slice.new_files().any(|f| there.contains(f.path.as_str())) {
-            return Ok(Upkeep::Done(slice.done(latest.version_id())));
-        }
-        match e {
-            Error::Conflict(_) => {
-                slice.forget().await;
-                Ok(Upkeep::Lost)
+        let conflict = matches!(e, Error::Conflict(_));
+        if slice.committing {
+            let latest = self.latest().await?;
+            match landed(&latest, slice.base.version_id(), &slice.transaction).await {
+                Some(true) => return Ok(Upkeep::Done(slice.done(latest.version_id()))),
+                Some(false) if conflict => slice.forget().await,
+                _ => {}
             }
-            e => Err(e),
+        } else {
+            slice.forget().await;
+        }
+        match conflict {
+            true => Ok(Upkeep::Lost),
+            false => Err(e),
         }
     }
 }
@@ -202,6 +208,10 @@ struct Slice {
     results: Vec<RewriteResult>,
     /// Groups that could not be read back.
     dropped: usize,
+    /// Names the transaction of the rewrite.
+    transaction: String,
+    /// Whether that transaction may have been sent.
+    committing: bool,
 }
 
 impl Slice {
@@ -252,7 +262,8 @@ impl Slice {
             let reserve = Operation::ReserveFragments {
                 num_fragments: new as u32,
             };
-            let reserved = self.execute(reserve, deadline).await?;
+            let reserved = Uuid::new_v4().to_string();
+            let reserved = self.execute(reserve, reserved, deadline).await?;
             let end = reserved
                 .manifest()
                 .max_fragment_id
@@ -276,15 +287,23 @@ impl Slice {
             rewritten_indices,
             frag_reuse_index: None,
         };
-        self.execute(rewrite, deadline).await
+        self.committing = true;
+        self.execute(rewrite, self.transaction.clone(), deadline)
+            .await
     }
 
-    async fn execute(&self, operation: Operation, deadline: Instant) -> Result<Dataset> {
+    async fn execute(
+        &self,
+        operation: Operation,
+        name: String,
+        deadline: Instant,
+    ) -> Result<Dataset> {
         let left = deadline
             .checked_duration_since(Instant::now())
             .filter(|d| !d.is_zero());
         let left = left.ok_or(Error::DeadlineExceeded)?;
         let transaction = TransactionBuilder::new(self.base.version_id(), operation)
+            .uuid(name)
             .transaction_properties(Some(Arc::new(properties())))
             .build();
         CommitBuilder::new(self.base.clone())

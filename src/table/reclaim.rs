@@ -5,6 +5,7 @@
 //! Never: a directory at or past the shard's current generation, WAL files, a name it does not know, or local wall time.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::time::{Duration, Instant};
 
 use futures::{StreamExt, TryStreamExt, stream};
@@ -186,17 +187,21 @@ impl Table {
         fresh: &mut Fresh,
         done: &mut Reclaimed,
     ) -> Result<()> {
-        if !fresh.shards.contains_key(&item.shard) {
-            let state = shard::newest(self.store(), self.path(), item.shard, None).await?;
-            fresh.shards.insert(item.shard, state);
-        }
-        let state = fresh.shards.get(&item.shard).and_then(Option::as_ref);
+        let state = match fresh.shards.entry(item.shard) {
+            Entry::Occupied(read) => read.into_mut(),
+            Entry::Vacant(none) => {
+                none.insert(shard::newest(self.store(), self.path(), item.shard, None).await?)
+            }
+        };
         let clock = memory.clock.clone();
         let Some(shard) = memory.shards.get_mut(&item.shard) else {
             return Ok(());
         };
         let mark = fresh.marks.get(&item.shard).copied().unwrap_or(0);
-        if !state.is_some_and(|state| is_leftover(state, item, mark)) {
+        if !state
+            .as_ref()
+            .is_some_and(|state| is_leftover(state, item, mark))
+        {
             // What the newest manifest says counts; another survey finds it if it becomes a leftover again.
             shard.waiting.remove(&item.path);
             done.kept += 1;

@@ -122,20 +122,16 @@ impl Tails {
         before: Option<Seen>,
         now: Instant,
     ) -> Result<Seen> {
-        if let Some(before) = before
+        let still = before
             .as_ref()
-            .filter(|b| b.manifest_version == view.manifest_version)
+            .filter(|b| b.manifest_version == view.manifest_version);
+        if let Some(still) = still
+            && self.written(table, view.shard, still.next).await?.is_none()
         {
-            if self
-                .written(table, view.shard, before.next)
-                .await?
-                .is_none()
-            {
-                return Ok(Seen {
-                    looked: now,
-                    ..before.clone()
-                });
-            }
+            return Ok(Seen {
+                looked: now,
+                ..still.clone()
+            });
         }
         let state = shard::newest(table.store(), table.path(), view.shard, None).await?;
         let replay = state
