@@ -1,0 +1,123 @@
+//! Columns that need care: blobs, and columns that came after a generation.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow_array::{Int64Array, RecordBatch, RecordBatchIterator};
+use arrow_schema::{DataType, Field, Schema};
+use freshet::table::StoresConfig;
+use lance::Dataset;
+use lance::blob::{BlobArrayBuilder, blob_field};
+use lance::dataset::mem_wal::DatasetMemWalExt;
+use lance::dataset::{NewColumnTransform, WriteParams};
+use lance_file::version::LanceFileVersion;
+use serde_json::json;
+
+use crate::fixtures::{Fixture, Spec, flush, shard, writer_config};
+use crate::mergers::Merger;
+use crate::served::{Served, Tables};
+
+fn schema() -> Arc<Schema> {
+    let key = HashMap::from([(crate::fixtures::KEY.to_string(), "true".to_string())]);
+    Arc::new(Schema::new(vec![
+        Field::new("step", DataType::Int64, false).with_metadata(key),
+        blob_field("frame", true),
+    ]))
+}
+
+fn batch(rows: &[(i64, Option<usize>)]) -> RecordBatch {
+    let mut frames = BlobArrayBuilder::new(rows.len());
+    for (_, size) in rows {
+        match size {
+            Some(size) => frames.push_bytes(vec![7u8; *size]).unwrap(),
+            None => frames.push_null().unwrap(),
+        }
+    }
+    let keys = Int64Array::from_iter_values(rows.iter().map(|r| r.0));
+    RecordBatch::try_new(schema(), vec![Arc::new(keys), frames.finish().unwrap()]).unwrap()
+}
+
+#[tokio::test]
+async fn a_blob_is_shown_as_its_size_and_never_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let uri = dir
+        .path()
+        .join("frames.lance")
+        .to_str()
+        .unwrap()
+        .to_string();
+    let params = WriteParams {
+        data_storage_version: Some(LanceFileVersion::V2_2),
+        ..Default::default()
+    };
+    let base = batch(&[(1, Some(3)), (2, None), (3, Some(0)), (4, Some(200_000))]);
+    let rows = RecordBatchIterator::new(vec![Ok(base)], schema());
+    let mut dataset = Dataset::write(rows, &uri, Some(params)).await.unwrap();
+    let start = dataset.initialize_mem_wal().unsharded();
+    let none = Vec::<String>::new();
+    start.maintained_indexes(none).execute().await.unwrap();
+    let writer = dataset
+        .mem_wal_writer(shard(0), writer_config(shard(0)))
+        .await
+        .unwrap();
+    writer
+        .put(vec![batch(&[(2, Some(9)), (5, None), (6, Some(300_000))])])
+        .await
+        .unwrap();
+    flush(&writer).await.unwrap();
+    let tables = Tables::new(StoresConfig::default()).with_table("frames", &uri);
+    let served = Served::new(tables).await;
+    let of = |size: Option<u64>| match size {
+        Some(size) => json!({ "size": size }),
+        None => json!(null),
+    };
+    let shown = |rows: &[(i64, Option<u64>)]| -> Vec<_> {
+        rows.iter()
+            .map(|(step, size)| json!({"step": step, "frame": of(*size)}))
+            .collect()
+    };
+    let fragments = served.records("frames", "").await.records();
+    assert_eq!(
+        fragments,
+        shown(&[(1, Some(3)), (2, None), (3, Some(0)), (4, Some(200_000))])
+    );
+    let all = served.records("frames", "?source=all").await.records();
+    let want = shown(&[
+        (1, Some(3)),
+        (3, Some(0)),
+        (4, Some(200_000)),
+        (2, Some(9)),
+        (5, None),
+        (6, Some(300_000)),
+    ]);
+    assert_eq!(all, want);
+    Merger::open(&uri).await.merge_all(8).await;
+    assert_eq!(served.records("frames", "").await.records(), want);
+}
+
+#[tokio::test]
+async fn a_column_that_was_added_after_a_generation_is_null_in_it() {
+    let mut t = Fixture::create(Spec {
+        base: vec![(100, 0)],
+        ..Default::default()
+    })
+    .await;
+    t.put(&[(101, 1)]).await;
+    t.delete(&[102]).await;
+    t.flush().await;
+    t.close().await;
+    let mut dataset = t.dataset().await;
+    // `_tombstone` has the field id that this column gets.
+    let added = Schema::new(vec![Field::new("solved", DataType::Boolean, true)]);
+    dataset
+        .add_columns(NewColumnTransform::AllNulls(Arc::new(added)), None, None)
+        .await
+        .unwrap();
+    let tables = Tables::new(StoresConfig::default()).with_table("t", &t.uri);
+    let served = Served::new(tables).await;
+    let row = |key: i64, value: i64| json!({"episode": key, "value": value, "solved": null});
+    assert_eq!(
+        served.records("t", "?source=all").await.records(),
+        [row(50, 0), row(51, 1)]
+    );
+}

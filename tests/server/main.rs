@@ -1,0 +1,20 @@
+//! The world of reads: real tables, read by source and served over a real socket.
+//!
+//! Lives here: that every source is what a model outside Lance says, whatever merges and drains run beside, and what the
+//! server answers to whom. May use: the library's table room, server and telemetry, the shared fixtures. Never: a sleep,
+//! Kubernetes, or a look into the server's memory.
+
+#[path = "../fixtures/mod.rs"]
+mod fixtures;
+#[path = "../table/mergers.rs"]
+#[allow(dead_code)]
+mod mergers;
+
+mod answers;
+mod beside;
+mod columns;
+mod doors;
+mod ledger;
+mod recorded;
+mod served;
+mod sources;
