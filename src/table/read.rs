@@ -15,6 +15,7 @@ mod pending;
 mod rows;
 mod snapshots;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -204,7 +205,7 @@ struct Remembered {
     seen: Seen,
     /// One builds at a time, the others wait for what it builds.
     held: tokio::sync::Mutex<Held>,
-    bytes: std::sync::atomic::AtomicU64,
+    bytes: AtomicU64,
 }
 
 /// What a source is made of at one snapshot.
@@ -316,17 +317,11 @@ impl Reader {
         let remembered = self.remembered(table.location());
         let snapshot = remembered.seen.look(table, begun, afresh).await?;
         let mut held = remembered.held.lock().await;
-        let chosen = held.choose(table, &snapshot, &self.limits).await?;
-        let fragments = match source {
-            Source::All => Some(held.fragments(&snapshot, &chosen).await?),
-            _ => None,
-        };
-        let bytes = held.bytes();
+        let done = held.view(table, &snapshot, source, &self.limits).await;
+        remembered.bytes.store(held.bytes(), Ordering::Relaxed);
         drop(held);
-        remembered
-            .bytes
-            .store(bytes, std::sync::atomic::Ordering::Relaxed);
         self.make_room(table.location());
+        let (chosen, fragments) = done?;
         let id = id_of(&snapshot, &chosen);
         Ok(View {
             base: snapshot.base,
@@ -383,7 +378,7 @@ impl Reader {
     /// Forgets the least recently used tables until what is remembered fits; never the one in use.
     fn make_room(&self, in_use: &Location) {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = |r: &Remembered| r.bytes.load(std::sync::atomic::Ordering::Relaxed);
+        let bytes = |r: &Remembered| r.bytes.load(Ordering::Relaxed);
         let mut total: u64 = tables.iter().map(|(_, r)| bytes(r)).sum();
         while total > self.limits.key_bytes {
             let Some(at) = tables.iter().position(|(l, r)| l != in_use && bytes(r) > 0) else {

@@ -115,7 +115,7 @@ pub(super) const STORE_REQUESTS: Definition = of(
     "freshet_store_requests_total",
     "counter",
     &["operation", "result"],
-    "Requests to object stores, by operation and result (ok, not_found, conflict, error).",
+    "Requests to object stores, by operation and result (ok, not_found, not_modified, conflict, denied, error).",
 );
 pub(super) const BUDGET_USED: Definition = of(
     "freshet_memory_budget_used_bytes",

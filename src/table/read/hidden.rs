@@ -3,12 +3,13 @@
 //! Lives here: `Hidden` (addresses of base rows whose key a pending generation holds) and `Fragments`, which turns
 //! positions into addresses by counting. May use: Lance's fragments. Never: rows, or pending generations themselves.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;
-use lance::dataset::fragment::FileFragment;
+use lance_table::format::Fragment;
 use roaring::{RoaringBitmap, RoaringTreemap};
 
 use super::super::error::{Error, Result};
@@ -23,14 +24,6 @@ impl Hidden {
     /// None.
     pub fn nothing() -> Self {
         Self::default()
-    }
-
-    fn of_fragment(&self, id: u32) -> RoaringBitmap {
-        self.addresses
-            .bitmaps()
-            .find(|(fragment, _)| *fragment == id)
-            .map(|(_, offsets)| offsets.clone())
-            .unwrap_or_default()
     }
 }
 
@@ -53,30 +46,35 @@ struct Part {
 /// Fragments whose size is asked for at once, where the manifest does not say it.
 const AT_ONCE: usize = 16;
 
-async fn count(fragment: FileFragment) -> Result<(u32, u64)> {
-    let rows = match fragment.metadata().num_rows() {
-        Some(rows) => rows,
-        None => fragment
-            .count_rows(None)
-            .await
-            .map_err(|e| Error::lance("count a fragment's rows", e))?,
+async fn count(base: &Dataset, fragment: &Fragment) -> Result<(u32, u64)> {
+    let id = fragment.id as u32;
+    if let Some(rows) = fragment.num_rows() {
+        return Ok((id, rows as u64));
+    }
+    let rows = match base.get_fragment(id as usize) {
+        Some(fragment) => fragment.count_rows(None).await,
+        None => Ok(0),
     };
-    Ok((fragment.id() as u32, rows as u64))
+    Ok((
+        id,
+        rows.map_err(|e| Error::lance("count a fragment's rows", e))? as u64,
+    ))
 }
 
 impl Fragments {
     /// Counts the rows of each fragment: from the manifest, where it says so.
     pub async fn of(base: &Dataset, hidden: &Hidden) -> Result<Self> {
         let counts: Vec<_> = base
-            .get_fragments()
-            .into_iter()
-            .map(|fragment| count(fragment).boxed())
+            .fragments()
+            .iter()
+            .map(|fragment| count(base, fragment).boxed())
             .collect();
         let counted: Vec<_> = stream::iter(counts).buffered(AT_ONCE).try_collect().await?;
+        let mut by_fragment: BTreeMap<u32, &RoaringBitmap> = hidden.addresses.bitmaps().collect();
         let mut before = 0;
         let mut parts = Vec::with_capacity(counted.len());
         for (id, rows) in counted {
-            let hidden = hidden.of_fragment(id);
+            let hidden = by_fragment.remove(&id).cloned().unwrap_or_default();
             let rows = rows.saturating_sub(hidden.len());
             parts.push(Part {
                 id,

@@ -4,7 +4,7 @@
 //! each is read once; the choice among them; the base rows that they hide), and `Chosen`, the rows that live. Only key
 //! columns and `_tombstone` are ever read here. May use: generations, mappings, key sets, `find`. Never: a page's rows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use super::super::mapping::Mapping;
 use super::super::merge::{check_keys, key_types};
 use super::super::snapshot::{ShardPending, Snapshot};
 use super::hidden::{Fragments, Hidden};
-use super::{ReadError, ReadLimits};
+use super::{ReadError, ReadLimits, Source};
 
 /// Generations whose keys are read at once.
 const AT_ONCE: usize = 32;
@@ -133,6 +133,7 @@ fn smallest(schema: &Schema) -> Option<String> {
 #[derive(Default)]
 pub(super) struct Chosen {
     parts: Vec<Live>,
+    shards: BTreeMap<Uuid, usize>,
 }
 
 struct Live {
@@ -163,8 +164,13 @@ impl Chosen {
             before += part.rows.len();
             part
         });
+        let mut shards = BTreeMap::new();
+        for k in keys {
+            *shards.entry(k.generation.shard).or_default() += 1;
+        }
         Self {
             parts: parts.collect(),
+            shards,
         }
     }
 
@@ -180,8 +186,7 @@ impl Chosen {
 
     /// Generations of one shard.
     pub fn of_shard(&self, shard: Uuid) -> usize {
-        let of = |p: &&Live| p.generation.shard == shard;
-        self.parts.iter().filter(of).count()
+        self.shards.get(&shard).copied().unwrap_or(0)
     }
 
     /// When the oldest generation was flushed.
@@ -238,25 +243,50 @@ pub(super) struct Held {
     keys: HashMap<Path, Arc<Keys>>,
     chosen: Option<(Vec<Path>, Arc<Chosen>)>,
     over: Option<Over>,
+    bytes: u64,
 }
 
 impl Held {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What a source is made of at a snapshot: the pending rows that live, and for `all` the base rows that are shown.
+    pub async fn view(
+        &mut self,
+        table: &Table,
+        snapshot: &Snapshot,
+        source: Source,
+        limits: &ReadLimits,
+    ) -> Result<(Arc<Chosen>, Option<Arc<Fragments>>), ReadError> {
+        let chosen = self.choose(table, snapshot, limits).await;
+        if matches!(chosen, Err(ReadError::KeysTooLarge { .. })) {
+            *self = Self::default();
+        }
+        let chosen = chosen?;
+        let fragments = match source {
+            Source::All => Some(self.fragments(snapshot, &chosen).await?),
+            _ => None,
+        };
+        Ok((chosen, fragments))
+    }
+
+    fn weigh(&mut self) {
         let keys: u64 = self.keys.values().map(|k| k.size()).sum();
         let chosen = self.chosen.iter().flat_map(|(_, c)| &c.parts);
         let live: u64 = chosen.map(|p| p.rows.serialized_size() as u64).sum();
         let over = self.over.as_ref();
-        keys + live
-            + over.map_or(0, |o| {
-                o.hidden.addresses.serialized_size() as u64
-                    + o.fragments.bytes()
-                    + o.covered.len() as u64 * 96
-            })
+        let over = over.map_or(0, |o| {
+            o.hidden.addresses.serialized_size() as u64
+                + o.fragments.bytes()
+                + o.covered.len() as u64 * 96
+        });
+        self.bytes = keys + live + over;
     }
 
     /// The pending rows of a snapshot that live. Reads the keys of generations that were not seen before.
-    pub async fn choose(
+    async fn choose(
         &mut self,
         table: &Table,
         snapshot: &Snapshot,
@@ -284,6 +314,7 @@ impl Held {
             .map_err(|e| Error::Bug(format!("choosing the newest rows ended badly: {e}")))?;
         let chosen = Arc::new(Chosen::new(&keys, live));
         self.chosen = Some((paths, chosen.clone()));
+        self.weigh();
         Ok(chosen)
     }
 
@@ -332,7 +363,7 @@ impl Held {
 
     /// The base rows of a snapshot that are not hidden by what was chosen of the same snapshot. Only the keys of
     /// generations that are new since the last look at this base version are looked for in it.
-    pub async fn fragments(
+    async fn fragments(
         &mut self,
         snapshot: &Snapshot,
         chosen: &Chosen,
@@ -364,6 +395,7 @@ impl Held {
             hidden,
             fragments: fragments.clone(),
         });
+        self.weigh();
         Ok(fragments)
     }
 }
