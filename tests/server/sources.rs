@@ -26,6 +26,8 @@ async fn life(spec: Spec, seed: u64, steps: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
     let keyed = !spec.shape.keys.is_empty();
     let most = spec.shape.limit().min(150);
+    // A walk has a few dozen pages, however large the base.
+    let longest = 40 + spec.base.len() / 10;
     let mut t = Fixture::create(spec).await;
     let (mut ledger, mut fresh) = (Ledger::default(), 1_000u64);
     let mut merger = Merger::open(&t.uri).await;
@@ -65,7 +67,7 @@ async fn life(spec: Spec, seed: u64, steps: usize) {
         };
         if looks {
             ledger.flush(&mut t).await;
-            let limit = rng.random_range(1..40);
+            let limit = rng.random_range(longest / 40..longest);
             check(&reader, &table, &t, &ledger, limit).await;
         }
     }
@@ -128,8 +130,9 @@ async fn every_source_equals_the_model_with_a_btree_and_with_stable_row_ids() {
             btree: true,
             stable_row_ids: true,
             storage: LanceFileVersion::V2_2,
-            base: (0..20_000).map(|k| (k, 0)).collect(),
-            rows_per_file: 6_000,
+            // Enough rows for a few keys to be looked up through the index.
+            base: (0..4_000).map(|k| (k, 0)).collect(),
+            rows_per_file: 1_500,
             ..Default::default()
         };
         life(spec, seed, 8).await;
