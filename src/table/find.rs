@@ -12,10 +12,12 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
 use datafusion::common::ScalarValue;
 use datafusion::logical_expr::{Expr, col, lit};
-use futures::TryStreamExt;
+use futures::stream::{self, BoxStream};
+use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
 use lance::index::DatasetIndexExt;
 use roaring::RoaringTreemap;
+use tokio::sync::mpsc;
 
 use super::error::{Error, Result};
 use super::keys::{KeyCodec, KeySet, Place};
@@ -45,17 +47,11 @@ pub(crate) async fn find(
     set: &KeySet,
     live: &Live,
     found: &mut Found,
+    ahead: Option<Ahead>,
 ) -> Result<()> {
-    let rows = base
-        .fragments()
-        .iter()
-        .map(|f| f.num_rows().unwrap_or(usize::MAX >> 8) as u64)
-        .sum::<u64>();
-    if set.len() == 0 || rows == 0 {
+    if set.len() == 0 || rows_of(base) == 0 {
         return Ok(());
     }
-    let few =
-        (set.len() as u64).saturating_mul(INDEX_FACTOR) < rows && set.len() <= 8 * KEYS_A_QUERY;
     let mut search = Search {
         base,
         keys,
@@ -64,7 +60,10 @@ pub(crate) async fn find(
         live,
         found,
     };
-    if few && keys.len() == 1 && has_btree(base, keys[0].1).await? {
+    if let Some(ahead) = ahead {
+        return search.look_through(ahead.0).await;
+    }
+    if by_index(base, keys, set.len() as u64).await? {
         let positions: Vec<u32> = (0..set.len() as u32).collect();
         for positions in positions.chunks(KEYS_A_QUERY) {
             let wanted = codec
@@ -73,13 +72,87 @@ pub(crate) async fn find(
             let values = (0..wanted[0].len()).map(|at| ScalarValue::try_from_array(&wanted[0], at));
             let values = values.map(|v| v.map(lit)).collect::<Result<Vec<Expr>, _>>();
             let values = values.map_err(|e| Error::Bug(format!("a key is no literal: {e}")))?;
+            let wanted = col(quoted(&keys[0].0)).in_list(values, false);
             search
-                .scan(Some(col(quoted(&keys[0].0)).in_list(values, false)))
+                .look_through(scan(base, keys, Some(wanted)).await?)
                 .await?;
         }
         return Ok(());
     }
-    search.scan(None).await
+    search.look_through(scan(base, keys, None).await?).await
+}
+
+fn rows_of(base: &Dataset) -> u64 {
+    let rows = base
+        .fragments()
+        .iter()
+        .map(|f| f.num_rows().unwrap_or(usize::MAX >> 8));
+    rows.sum::<usize>() as u64
+}
+
+/// Whether the key's BTree is asked for so many keys.
+async fn by_index(base: &Dataset, keys: &[(String, i32)], wanted: u64) -> Result<bool> {
+    let few =
+        wanted.saturating_mul(INDEX_FACTOR) < rows_of(base) && wanted <= 8 * KEYS_A_QUERY as u64;
+    Ok(few && keys.len() == 1 && has_btree(base, keys[0].1).await?)
+}
+
+/// The base's keys, on their way while a chunk's generations are still being read.
+pub(crate) struct Ahead(Keys);
+
+/// Batches of key columns and row addresses.
+type Keys = BoxStream<'static, Result<RecordBatch>>;
+
+/// Batches that are on their way at most.
+const AHEAD: usize = 2;
+
+/// Begins to read the base's keys, unless so many keys will be asked of the index.
+pub(crate) async fn ahead(
+    base: &Arc<Dataset>,
+    keys: &[(String, i32)],
+    wanted: u64,
+) -> Result<Option<Ahead>> {
+    if keys.is_empty() || rows_of(base) == 0 || by_index(base, keys, wanted).await? {
+        return Ok(None);
+    }
+    let mut rows = scan(base, keys, None).await?;
+    let (send, receive) = mpsc::channel(AHEAD);
+    // Ends when its receiver is gone.
+    tokio::spawn(async move {
+        while let Some(batch) = rows.next().await {
+            if send.send(batch).await.is_err() {
+                break;
+            }
+        }
+    });
+    let taken = stream::unfold(receive, |mut receive| async {
+        receive.recv().await.map(|batch| (batch, receive))
+    });
+    Ok(Some(Ahead(taken.boxed())))
+}
+
+/// Scans the base's key columns with their row addresses, and row ids where those are stable.
+async fn scan(base: &Arc<Dataset>, keys: &[(String, i32)], filter: Option<Expr>) -> Result<Keys> {
+    const DOING: &str = "scan the base's keys";
+    let names: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
+    let mut scan = base.scan();
+    scan.project(&names).map_err(|e| Error::lance(DOING, e))?;
+    scan.with_row_address()
+        .scan_in_order(false)
+        .batch_size(BATCH_ROWS)
+        .io_buffer_size(16 << 20);
+    scan.fragment_readahead(4).batch_readahead(2);
+    if base.manifest().uses_stable_row_ids() {
+        scan.with_row_id();
+    }
+    if let Some(filter) = filter {
+        scan.filter_expr(filter);
+    }
+    let rows = scan
+        .try_into_stream()
+        .await
+        .map_err(|e| Error::lance(DOING, e))?;
+    Ok(rows.map_err(|e| Error::lance(DOING, e)).boxed())
 }
 
 /// A column reference that keeps case and special characters.
@@ -117,32 +190,9 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    async fn scan(&mut self, filter: Option<Expr>) -> Result<()> {
-        let names: Vec<&str> = self.keys.iter().map(|(name, _)| name.as_str()).collect();
+    async fn look_through(&mut self, mut rows: Keys) -> Result<()> {
         let stable = self.base.manifest().uses_stable_row_ids();
-        let mut scan = self.base.scan();
-        scan.project(&names)
-            .map_err(|e| Error::lance("find the key columns", e))?;
-        scan.with_row_address()
-            .scan_in_order(false)
-            .batch_size(BATCH_ROWS)
-            .io_buffer_size(16 << 20);
-        scan.fragment_readahead(4).batch_readahead(2);
-        if stable {
-            scan.with_row_id();
-        }
-        if let Some(filter) = filter {
-            scan.filter_expr(filter);
-        }
-        let mut rows = scan
-            .try_into_stream()
-            .await
-            .map_err(|e| Error::lance("scan the base's keys", e))?;
-        while let Some(batch) = rows
-            .try_next()
-            .await
-            .map_err(|e| Error::lance("scan the base's keys", e))?
-        {
+        while let Some(batch) = rows.try_next().await? {
             self.look(&batch, stable)?;
         }
         Ok(())

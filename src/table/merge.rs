@@ -18,7 +18,7 @@ use roaring::RoaringBitmap;
 use super::base::{Table, details, key_fields, watermarks};
 use super::commit::{Prepared, commit, landed};
 use super::error::{Error, Result};
-use super::find::{Found, find};
+use super::find::{Ahead, Found, ahead, find};
 use super::generation::{Facts, Generation, Rows};
 use super::keys::KeyCodec;
 use super::newest::{Estimate, Live, Part, Source, choose, estimate, open};
@@ -188,21 +188,22 @@ impl<'a> Work<'a> {
     /// Everything up to the commit.
     async fn prepare(&self, merged: &mut Merged) -> Result<Prepared> {
         let begun = Instant::now();
-        let sources = open(
+        let read = open(
             &self.base,
             self.table.store(),
             self.facts.clone(),
             &self.keys,
             self.hold,
-        )
-        .await?;
+        );
+        let ahead = ahead(&self.base, &self.keys, self.estimate.rows);
+        let (sources, ahead) = futures::try_join!(read, ahead)?;
         reach("merge.read").await;
         merged.took[0] = begun.elapsed();
         let begun = Instant::now();
         let (live, found) = if self.keys.is_empty() {
             (vec![], Found::default())
         } else {
-            self.choose(&sources).await?
+            self.choose(&sources, ahead).await?
         };
         reach("merge.found").await;
         merged.took[1] = begun.elapsed();
@@ -254,7 +255,7 @@ impl<'a> Work<'a> {
     }
 
     /// Chooses the rows that live and finds what they replace, in as many parts as the keys need to fit the budget.
-    async fn choose(&self, sources: &[Source]) -> Result<(Live, Found)> {
+    async fn choose(&self, sources: &[Source], mut ahead: Option<Ahead>) -> Result<(Live, Found)> {
         let types = key_types(self.base.schema(), &self.keys)?;
         let codec = KeyCodec::new(types)
             .map_err(|e| Error::Bug(format!("keys of a hashable type: {e}")))?;
@@ -264,7 +265,16 @@ impl<'a> Work<'a> {
         let mut found = Found::default();
         for part in 0..of {
             let set = choose(sources, &codec, Part { part, of }, &mut live).await?;
-            find(&self.base, &self.keys, &codec, &set, &live, &mut found).await?;
+            find(
+                &self.base,
+                &self.keys,
+                &codec,
+                &set,
+                &live,
+                &mut found,
+                ahead.take(),
+            )
+            .await?;
         }
         Ok((live, found))
     }

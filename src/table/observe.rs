@@ -242,45 +242,29 @@ impl Tracker {
             true => table.latest().await?,
             false => table.seen().await,
         };
-        if first {
-            self.look_back(&base).await?;
-        }
-        self.look_at_commits(&base).await?;
-        let snapshot = Listing::of(states.clone(), observed_at).with(base).await?;
+        let snapshot = Listing::of(states.clone(), observed_at)
+            .with(base.clone())
+            .await?;
         if !snapshot.mem_wal {
             return Err(Error::NotMemWal(table.location().uri.clone()));
         }
+        let before = async {
+            match first {
+                true => look_back(&base).await,
+                false => Ok(vec![]),
+            }
+        };
+        let (before, ()) = futures::join!(before, self.look_closely(table, &snapshot));
+        for (shard, mark) in before? {
+            let highest = self.highest.entry(shard).or_default();
+            *highest = (*highest).max(mark);
+        }
+        self.look_at_commits(&base).await?;
         let anomalies = self.judge(&snapshot);
-        self.look_closely(table, &snapshot).await;
         self.remember(&snapshot, observed_at);
         self.states = states.into_iter().map(|s| (s.shard, s)).collect();
         self.looks += 1;
         Ok((self.view(&snapshot, anomalies, observed_at), snapshot))
-    }
-
-    /// Watermarks that retained versions hold: a restore or an overwrite before this process began shows there.
-    async fn look_back(&mut self, base: &Arc<Dataset>) -> Result<()> {
-        let newest = base.version_id();
-        let versions = (newest.saturating_sub(LOOK_BACK).max(1)..newest).map(|version| {
-            let base = base.clone();
-            async move {
-                match base.checkout_version(version).await {
-                    Ok(old) => details(&old).await,
-                    Err(e) if is_io(&e) => Err(Error::lance("look at an older version", e)),
-                    // A version that is gone, or broken, says nothing.
-                    Err(_) => Ok(None),
-                }
-            }
-        });
-        let found: Vec<_> = stream::iter(versions)
-            .buffer_unordered(16)
-            .try_collect()
-            .await?;
-        for (shard, mark) in found.into_iter().flatten().flat_map(|d| watermarks(&d)) {
-            let highest = self.highest.entry(shard).or_default();
-            *highest = (*highest).max(mark);
-        }
-        Ok(())
     }
 
     /// Who made the base versions since the last look: one request for each that is not ours, a few at most.
@@ -494,6 +478,28 @@ impl Tracker {
             generation: generation.clone(),
         }
     }
+}
+
+/// Watermarks that retained versions hold: a restore or an overwrite before this process began shows there.
+async fn look_back(base: &Arc<Dataset>) -> Result<Vec<(Uuid, u64)>> {
+    let newest = base.version_id();
+    let versions = (newest.saturating_sub(LOOK_BACK).max(1)..newest).map(|version| async move {
+        match base.checkout_version(version).await {
+            Ok(old) => details(&old).await,
+            Err(e) if is_io(&e) => Err(Error::lance("look at an older version", e)),
+            // A version that is gone, or broken, says nothing.
+            Err(_) => Ok(None),
+        }
+    });
+    let found: Vec<_> = stream::iter(versions)
+        .buffer_unordered(16)
+        .try_collect()
+        .await?;
+    Ok(found
+        .into_iter()
+        .flatten()
+        .flat_map(|d| watermarks(&d))
+        .collect())
 }
 
 /// Counts of a base version, all from its manifest.

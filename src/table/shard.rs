@@ -81,10 +81,7 @@ pub(crate) async fn newest(
 ) -> Result<Option<ShardState>> {
     let dir = shard_manifest_path(table, &shard);
     let Some(known) = known else {
-        let Some(version) = first_look(store, &dir).await? else {
-            return Ok(None);
-        };
-        return read(store, &dir, shard, version).await.map(Some);
+        return first_look(store, &dir, shard).await;
     };
     let mut version = known.manifest.version;
     while exists(store, &dir, version + 1).await? {
@@ -100,31 +97,35 @@ pub(crate) async fn newest(
     }
 }
 
-/// The newest version of a shard that was not seen before: the writer's hint, then forward; else a listing.
-async fn first_look(store: &ObjectStore, dir: &Path) -> Result<Option<u64>> {
+/// The newest manifest of a shard that was not seen before: the one that the writer's hint names, unless a newer one is
+/// there; else by a listing.
+async fn first_look(store: &ObjectStore, dir: &Path, shard: Uuid) -> Result<Option<ShardState>> {
     let hint = match store
         .inner
         .get(&dir.clone().join("version_hint.json"))
         .await
     {
         Ok(got) => got.bytes().await.ok().and_then(|b| {
-            serde_json::from_slice::<serde_json::Value>(&b)
-                .ok()
-                .and_then(|v| v.get("version")?.as_u64())
+            let hint = serde_json::from_slice::<serde_json::Value>(&b).ok()?;
+            hint.get("version")?.as_u64()
         }),
         Err(StoreError::NotFound { .. }) => None,
         Err(e) => return Err(Error::store("read a shard's version hint", e)),
     };
-    let Some(mut version) = hint else {
-        return listed(store, dir).await;
-    };
-    for _ in 0..WALK {
-        if !exists(store, dir, version + 1).await? {
-            return Ok(Some(version));
+    if let Some(hint) = hint {
+        let (hinted, newer) =
+            futures::join!(read(store, dir, shard, hint), exists(store, dir, hint + 1));
+        match (hinted, newer?) {
+            (Ok(state), false) => return Ok(Some(state)),
+            // The hint lags, or names what is not there: the listing knows.
+            (Ok(_) | Err(Error::Corrupt { .. }), _) => {}
+            (Err(e), _) => return Err(e),
         }
-        version += 1;
     }
-    listed(store, dir).await
+    match listed(store, dir).await? {
+        Some(version) => read(store, dir, shard, version).await.map(Some),
+        None => Ok(None),
+    }
 }
 
 async fn exists(store: &ObjectStore, dir: &Path, version: u64) -> Result<bool> {

@@ -491,7 +491,7 @@ async fn shadowed(base: &Arc<Dataset>, keys: Vec<Arc<Keys>>) -> Result<roaring::
         let set = set
             .await
             .map_err(|e| Error::Bug(format!("gathering keys ended badly: {e}")))?;
-        find(base, &fields, &codec, &set, &live, &mut found).await?;
+        find(base, &fields, &codec, &set, &live, &mut found, None).await?;
     }
     Ok(found.addresses)
 }
