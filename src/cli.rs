@@ -6,6 +6,7 @@
 
 mod backlog;
 mod crds;
+mod demo;
 mod exit;
 mod local;
 mod merge;
@@ -35,6 +36,7 @@ enum Role {
     Merge(merge::Args),
     Backlog(backlog::Args),
     Local(local::Args),
+    Demo(demo::Args),
     Crds(crds::Args),
 }
 
@@ -61,6 +63,7 @@ pub fn main() -> ExitCode {
     let done = match cli.role {
         Role::Crds(args) => crds::run(&args),
         Role::Local(args) => in_runtime(local::run(args)),
+        Role::Demo(args) => in_runtime(demo::run(args)),
         Role::Merge(args) => in_runtime(merge::run(args)),
         Role::Backlog(args) => in_runtime(backlog::run(args)),
     };

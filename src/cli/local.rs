@@ -12,7 +12,7 @@ use freshet::local::{self, Options};
 use tokio_util::sync::CancellationToken;
 
 use super::asked_to_stop;
-use super::exit::{CODES, Failure, USAGE};
+use super::exit::{CODES, Failure, INTERRUPTED, USAGE};
 use super::size;
 
 /// Keep the experiments of some manifests fresh and serve their records, in this one process, without a cluster.
@@ -92,6 +92,12 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         defaults: Defaults::default(),
         quiet: false,
     };
+    let stop = stop_on_signal();
+    local::run(options, stop).await.map_err(failure)
+}
+
+/// A token that the first signal cancels; the second ends the process at once.
+pub fn stop_on_signal() -> CancellationToken {
     let stop = CancellationToken::new();
     let told = stop.clone();
     tokio::spawn(async move {
@@ -99,9 +105,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         tracing::info!(signal, "stops; a second signal ends it at once");
         told.cancel();
         asked_to_stop().await;
-        std::process::exit(i32::from(super::exit::INTERRUPTED));
+        std::process::exit(i32::from(INTERRUPTED));
     });
-    local::run(options, stop).await.map_err(failure)
+    stop
 }
 
 /// How the role's errors end the process.

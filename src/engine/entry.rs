@@ -45,6 +45,7 @@ pub struct Entry {
     merged_generations: u64,
     merged_rows: u64,
     reclaimed: u64,
+    since: Instant,
 }
 
 impl Entry {
@@ -75,6 +76,7 @@ impl Entry {
             merged_generations: 0,
             merged_rows: 0,
             reclaimed: 0,
+            since: Instant::now(),
         }
     }
 
@@ -157,6 +159,8 @@ impl Entry {
         let at = Instant::now();
         self.recent
             .retain(|(when, _)| at.saturating_duration_since(*when) < RATE_WINDOW);
+        let over = at.saturating_duration_since(self.since).min(RATE_WINDOW);
+        let over = over.as_secs_f64().max(1.0);
         let rows: u64 = self.recent.iter().map(|(_, rows)| rows).sum();
         let seen = self.seen.as_ref().map(|s| &s.observation);
         TableStatus {
@@ -174,7 +178,7 @@ impl Entry {
             running: self.view.running.iter().map(|r| r.kind).collect(),
             quarantined: self.quarantine.told(),
             last_merge: self.last_merge.clone(),
-            merged_rows_per_second: rows as f64 / RATE_WINDOW.as_secs_f64(),
+            merged_rows_per_second: rows as f64 / over,
             merged_generations: self.merged_generations,
             merged_rows: self.merged_rows,
             reclaimed: self.reclaimed,
