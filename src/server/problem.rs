@@ -132,6 +132,10 @@ impl From<ReadError> for Problem {
         };
         match &e {
             ReadError::Table(_) => {}
+            ReadError::Busy { limit } => {
+                return unavailable("busy", "Too many rows are under way")
+                    .with("limit_bytes", *limit);
+            }
             ReadError::TooManyPending { pending, limit } => {
                 return unavailable("too-many-pending", "Too many generations are pending")
                     .with("pending", *pending)

@@ -3,12 +3,15 @@
 //! Lives here: one handler a route and the members of its answer. May use: the catalog, the reader, the forms of rows and
 //! problems. Must never come in: a look at a store before the query was judged, or a value made up for an unknown one.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
+use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use futures::stream;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -17,7 +20,7 @@ use super::catalog::{ExperimentStatus, lag};
 use super::problem::Problem;
 use super::query::Query;
 use super::serve::Shared;
-use crate::table::{Page, SnapshotId, Source};
+use crate::table::{Page, PageMemory, SnapshotId, Source};
 
 type Answer = Result<Response, Problem>;
 type Name = Result<Path<String>, PathRejection>;
@@ -157,14 +160,46 @@ pub(super) async fn records(
         .reader
         .page(&table, query.source, query.limit, query.offset)
         .await?;
+    // Writing a large page takes a while: not on a thread that serves others.
+    let writing = tokio::task::spawn_blocking(move || written(&query, page, &status));
+    let (body, memory) = writing
+        .await
+        .map_err(|e| crate::table::Error::Bug(format!("writing a page ended badly: {e}")))??;
+    Ok(sent(body.into(), memory))
+}
+
+/// A page as JSON, and the memory that it takes part of.
+fn written(
+    query: &Query,
+    page: Page,
+    status: &ExperimentStatus,
+) -> Result<(Vec<u8>, PageMemory), crate::table::Error> {
     let mut body = b"{\"records\":[".to_vec();
     super::json::rows(&mut body, &page.batches)
         .map_err(|e| crate::table::Error::Bug(format!("a row cannot be written: {e}")))?;
     body.extend(b"],");
     // The envelope's own braces: what follows the records are the members of one more object.
-    let rest = envelope(&query, &page, &status).to_string();
+    let rest = envelope(query, &page, status).to_string();
     body.extend(rest.as_bytes().get(1..).unwrap_or(b"}"));
-    Ok(as_json(body))
+    Ok((body, page.memory))
+}
+
+/// Bytes that are handed to a connection at once.
+const PART: usize = 64 << 10;
+
+/// An answer that takes its part of the memory until its last bytes are handed on: slow clients count.
+fn sent(body: Bytes, memory: PageMemory) -> Response {
+    let length = HeaderValue::from(body.len());
+    let parts = stream::unfold((body, memory), |(mut rest, memory)| async move {
+        let part = rest.split_to(rest.len().min(PART));
+        (!part.is_empty()).then_some((Ok::<_, Infallible>(part), (rest, memory)))
+    });
+    let kind = HeaderValue::from_static("application/json");
+    let headers = [
+        (header::CONTENT_TYPE, kind),
+        (header::CONTENT_LENGTH, length),
+    ];
+    (headers, Body::from_stream(parts)).into_response()
 }
 
 fn envelope(query: &Query, page: &Page, status: &ExperimentStatus) -> Value {

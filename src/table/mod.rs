@@ -47,7 +47,9 @@ pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
 pub use merge::{Limits, Merged, Outcome};
 pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
-pub use read::{Page, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource};
+pub use read::{
+    Page, PageMemory, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
+};
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::ShardState;
 pub use snapshot::{Chunk, Listing, Snapshot};

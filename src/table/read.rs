@@ -22,6 +22,7 @@ use std::time::Instant;
 use arrow_array::RecordBatch;
 use jiff::Timestamp;
 use lance::Dataset;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
 use self::hidden::{Fragments, Hidden};
@@ -105,6 +106,14 @@ pub enum ReadError {
         /// The bound.
         limit: u64,
     },
+    /// The pages that are read and sent at this moment hold all that they may.
+    #[error(
+        "the pages under way hold as much as they may together, {limit} bytes; try again in a moment"
+    )]
+    Busy {
+        /// The bound.
+        limit: u64,
+    },
     /// What the table says.
     #[error(transparent)]
     Table(#[from] Error),
@@ -117,6 +126,7 @@ impl ReadError {
             ReadError::TooManyPending { .. } => "TooManyPending",
             ReadError::KeysTooLarge { .. } => "KeysTooLarge",
             ReadError::PageTooLarge { .. } => "PageTooLarge",
+            ReadError::Busy { .. } => "Busy",
             ReadError::Table(e) => e.reason(),
         }
     }
@@ -126,6 +136,7 @@ impl ReadError {
         match self {
             ReadError::TooManyPending { .. } | ReadError::KeysTooLarge { .. } => Class::Waiting,
             ReadError::PageTooLarge { .. } => Class::UserFault,
+            ReadError::Busy { .. } => Class::Transient,
             ReadError::Table(e) => e.class(),
         }
     }
@@ -140,6 +151,8 @@ pub struct ReadLimits {
     pub key_bytes: u64,
     /// Bytes that the rows of one page may take in memory.
     pub page_bytes: u64,
+    /// Bytes that the rows of all pages under way may take together.
+    pub pages_bytes: u64,
 }
 
 impl Default for ReadLimits {
@@ -148,6 +161,7 @@ impl Default for ReadLimits {
             generations: 4096,
             key_bytes: 256 << 20,
             page_bytes: 64 << 20,
+            pages_bytes: 256 << 20,
         }
     }
 }
@@ -179,7 +193,7 @@ pub struct SnapshotId {
 }
 
 /// Rows of a source.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Page {
     /// The rows, in order, in the table's schema; a blob column is a struct with its `size` only.
     pub batches: Vec<RecordBatch>,
@@ -191,12 +205,29 @@ pub struct Page {
     pub generations_read: usize,
     /// When the oldest of them was flushed, by the store's clock; `None` where there is none.
     pub oldest_pending: Option<Timestamp>,
+    /// The page's part of what all pages may hold.
+    pub memory: PageMemory,
+}
+
+/// A part of [`ReadLimits::pages_bytes`], given back when it is dropped: keep it until the rows are sent.
+#[derive(Debug, Default)]
+pub struct PageMemory(Option<OwnedSemaphorePermit>);
+
+impl PageMemory {
+    /// How much it is, in whole KiB.
+    pub fn bytes(&self) -> u64 {
+        self.0
+            .as_ref()
+            .map_or(0, |p| (p.num_permits() as u64) << 10)
+    }
 }
 
 /// Pages and counts rows of tables. One for the process: what it remembers is kept per location and credentials.
 pub struct Reader {
     limits: ReadLimits,
     tables: Mutex<Vec<(Location, Arc<Remembered>)>>,
+    /// KiB that pages may still take.
+    pages: Arc<Semaphore>,
 }
 
 /// What is remembered of one table.
@@ -232,6 +263,7 @@ impl Reader {
         Self {
             limits,
             tables: Mutex::default(),
+            pages: Arc::new(Semaphore::new((limits.pages_bytes >> 10) as usize)),
         }
     }
 
@@ -341,7 +373,7 @@ impl Reader {
         let end = offset.saturating_add(limit as u64).min(view.rows());
         let start = offset.min(end);
         let in_base = view.base_rows();
-        let mut budget = rows::Budget::new(self.limits.page_bytes);
+        let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
         let mut batches = vec![];
         if let Some(fragments) = view.fragments.as_ref().filter(|_| start < in_base) {
             let addresses = fragments
@@ -360,6 +392,7 @@ impl Reader {
             snapshot: view.id.clone(),
             generations_read: view.chosen.as_ref().map_or(0, |c| c.len()),
             oldest_pending: view.chosen.as_ref().and_then(|c| c.oldest()),
+            memory: budget.memory(),
         })
     }
 

@@ -216,6 +216,65 @@ async fn a_page_of_all_that_was_asked_for_before_asks_little_again() {
     assert!(asked.len() <= 1 + 4 + 2, "{asked:#?}");
 }
 
+/// How often each generation's data file was read.
+fn data_reads(asked: &[String]) -> Vec<usize> {
+    let mut reads = std::collections::BTreeMap::new();
+    for a in asked.iter().filter(|a| a.contains("_gen_")) {
+        if let Some((generation, _)) = a.split_once("/data/") {
+            *reads.entry(generation.to_string()).or_insert(0) += 1;
+        }
+    }
+    reads.into_values().collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_who_ask_at_once_read_the_keys_once_and_a_new_generation_adds_its_own_only() {
+    let mut t = Fixture::create(Spec::default()).await;
+    for g in 0..12u64 {
+        t.put(&[(g, 1), (1_000 + g, 1)]).await;
+        t.flush().await;
+    }
+    let recorded = Recorded::default();
+    let stores = Stores::new(StoresConfig {
+        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        ..Default::default()
+    });
+    let table = Table::open(&stores, &Location::new(&t.uri)).await.unwrap();
+    let reader = Reader::new(ReadLimits::default());
+    let asking = (0..16).map(|_| reader.count(&table, Source::All));
+    let counts = futures::future::try_join_all(asking).await.unwrap();
+    assert_eq!(counts, [112; 16]);
+    assert_eq!(data_reads(&recorded.taken()), [1; 12]);
+    t.put(&[(5, 2), (2_000, 2)]).await;
+    t.flush().await;
+    assert_eq!(reader.count(&table, Source::All).await.unwrap(), 113);
+    assert_eq!(data_reads(&recorded.taken()), [1]);
+}
+
+#[tokio::test]
+async fn pages_that_are_kept_take_from_what_all_pages_may_hold() {
+    let t = Fixture::create(Spec::default()).await;
+    let table = open(&t).await;
+    let reader = Reader::new(ReadLimits {
+        pages_bytes: 64 << 10,
+        ..Default::default()
+    });
+    let mut kept = vec![];
+    let e = loop {
+        match reader.page(&table, Source::Fragments, 25, 0).await {
+            Ok(page) => kept.push(page),
+            Err(e) => break e,
+        }
+        assert!(kept.len() <= 64, "each page takes a KiB at least");
+    };
+    assert_eq!(e.reason(), "Busy");
+    let taken: u64 = kept.iter().map(|p| p.memory.bytes()).sum();
+    let one = kept[0].memory.bytes();
+    assert!(taken <= 64 << 10 && taken + one > 64 << 10, "{taken}");
+    kept.clear();
+    reader.page(&table, Source::Fragments, 25, 0).await.unwrap();
+}
+
 #[tokio::test]
 async fn an_unreadable_pending_generation_is_named_and_fragments_go_on() {
     let mut t = Fixture::create(Spec::default()).await;

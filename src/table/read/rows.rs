@@ -15,40 +15,61 @@ use lance::dataset::mem_wal::TOMBSTONE;
 use lance::dataset::{ProjectionRequest, TakeBuilder};
 use lance_core::datatypes::{Field, Schema};
 use lance_io::object_store::ObjectStore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::base::key_fields;
 use super::super::error::{Error, Result};
 use super::super::generation::OpenGeneration;
 use super::super::mapping::Mapping;
-use super::ReadError;
 use super::pending::Wanted;
+use super::{PageMemory, ReadError, ReadLimits};
 
 /// Rows that are taken first; how many are taken next goes by their size.
 const FIRST: usize = 64;
 /// Generations opened at once for a page.
 const AT_ONCE: usize = 8;
 
-/// What a page may still hold.
+/// What a page may still hold, by its own bound and by that of all pages.
 pub(super) struct Budget {
     limit: u64,
     used: u64,
     rows: u64,
+    all: u64,
+    pages: Arc<Semaphore>,
+    memory: Option<OwnedSemaphorePermit>,
 }
 
 impl Budget {
-    pub fn new(limit: u64) -> Self {
+    pub fn new(limits: &ReadLimits, pages: Arc<Semaphore>) -> Self {
         Self {
-            limit,
+            limit: limits.page_bytes,
             used: 0,
             rows: 0,
+            all: limits.pages_bytes,
+            pages,
+            memory: None,
         }
     }
 
+    /// What was taken, for as long as the page is there.
+    pub fn memory(self) -> PageMemory {
+        PageMemory(self.memory)
+    }
+
     fn take(&mut self, batch: &RecordBatch) -> std::result::Result<(), ReadError> {
-        self.used += batch.get_array_memory_size() as u64;
+        let bytes = batch.get_array_memory_size() as u64;
+        self.used += bytes;
         self.rows += batch.num_rows() as u64;
         if self.used > self.limit {
             return Err(ReadError::PageTooLarge { limit: self.limit });
+        }
+        let kib = u32::try_from((bytes >> 10) + 1).unwrap_or(u32::MAX);
+        let Ok(more) = self.pages.clone().try_acquire_many_owned(kib) else {
+            return Err(ReadError::Busy { limit: self.all });
+        };
+        match &mut self.memory {
+            Some(memory) => memory.merge(more),
+            None => self.memory = Some(more),
         }
         Ok(())
     }
