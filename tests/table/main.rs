@@ -6,5 +6,16 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod anomalies;
 mod basics;
+mod comparison;
+mod contracts;
+mod disk;
+mod evolution;
+mod faults;
 mod mergers;
+mod pauses;
+mod reference;
+mod refusals;
+mod schedule;
+mod schedules;

@@ -2,18 +2,25 @@
 //!
 //! Lives here: `Merger` (its own sessions and tracker). May use: the library's table room. Never: a decision of `plan`.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use freshet::table::{
-    Chunk, Error, Limits, Location, Observation, Outcome, Snapshot, Stores, StoresConfig, Table,
-    Tracker,
+    Chunk, CompactMemory, CompactPolicy, Error, Limits, Location, Observation, Outcome,
+    ReclaimMemory, ReclaimPolicy, Snapshot, Stores, StoresConfig, Table, Tracker, Upkeep,
+    VersionsMemory, VersionsPolicy,
 };
+
+use crate::faults::Faults;
 
 /// A merger as another process would be.
 pub struct Merger {
     pub table: Table,
     pub tracker: Tracker,
     pub budget: u64,
+    reclaim: ReclaimMemory,
+    compact: CompactMemory,
+    versions: VersionsMemory,
 }
 
 impl Merger {
@@ -22,11 +29,27 @@ impl Merger {
     }
 
     pub async fn try_open(uri: &str) -> Result<Self, Error> {
-        let stores = Stores::new(StoresConfig::default());
+        Self::open_in(uri, StoresConfig::default()).await
+    }
+
+    /// A merger whose store plays tricks when it is told to.
+    pub async fn open_faulty(uri: &str, faults: &Faults) -> Self {
+        let config = StoresConfig {
+            wrapper: Some(Arc::new(faults.clone())),
+            ..Default::default()
+        };
+        Self::open_in(uri, config).await.unwrap()
+    }
+
+    async fn open_in(uri: &str, config: StoresConfig) -> Result<Self, Error> {
+        let stores = Stores::new(config);
         Ok(Self {
             table: Table::open(&stores, &Location::new(uri)).await?,
             tracker: Tracker::new(),
             budget: 64 << 20,
+            reclaim: ReclaimMemory::default(),
+            compact: CompactMemory::default(),
+            versions: VersionsMemory::default(),
         })
     }
 
@@ -36,7 +59,7 @@ impl Merger {
     }
 
     pub fn limits(&self) -> Limits {
-        Limits::new(self.budget, Duration::from_secs(600))
+        Limits::new(self.budget, WITHIN)
     }
 
     pub async fn observe(&mut self) -> (Observation, Snapshot) {
@@ -101,4 +124,49 @@ impl Merger {
         }
         Ok(gone)
     }
+
+    /// Deletes every drained directory at once: no grace.
+    pub async fn reclaim_all(&mut self) -> Result<usize, Error> {
+        self.tracker.refresh();
+        let (observation, _) = self.tracker.observe(&self.table).await?;
+        let policy = ReclaimPolicy::new(Duration::ZERO, WITHIN);
+        let done = self
+            .table
+            .reclaim(&observation, &policy, &mut self.reclaim)
+            .await?;
+        Ok(done.directories)
+    }
+
+    /// Removes every version but the newest at once.
+    pub async fn clean_versions(&mut self) -> Result<u64, Error> {
+        self.tracker.refresh();
+        let (observation, _) = self.tracker.observe(&self.table).await?;
+        let none = Duration::ZERO;
+        let policy = VersionsPolicy::new(none, none, none, WITHIN);
+        let done = self
+            .table
+            .clean_versions(&observation, &policy, &mut self.versions)
+            .await?;
+        Ok(done.versions)
+    }
+
+    /// One slice of compaction, of whatever is worth it and more.
+    pub async fn compact(&mut self) -> Result<bool, Error> {
+        let policy = CompactPolicy {
+            min_fragments: 2,
+            deleted_share: 0.0,
+            ..CompactPolicy::new(1000, WITHIN)
+        };
+        let done = self.table.compact(&policy, &mut self.compact).await?;
+        Ok(matches!(done, Upkeep::Done(_)))
+    }
+
+    /// Brings every index up to date.
+    pub async fn optimize_indexes(&mut self) -> Result<bool, Error> {
+        let done = self.table.optimize_indexes(Instant::now() + WITHIN).await?;
+        Ok(matches!(done, Upkeep::Done(_)))
+    }
 }
+
+/// Time enough for any piece of work here.
+const WITHIN: Duration = Duration::from_secs(600);

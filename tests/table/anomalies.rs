@@ -1,0 +1,336 @@
+//! What is not as it should be is named, and what blocks stops its shard (contracts 1, 3, 8, 9, 16).
+//!
+//! Lives here: one table per anomaly, made as it comes about in the field. May use: Lance as other clients use it.
+//! Never: an anomaly that is only declared.
+
+use std::fs;
+use std::sync::Arc;
+
+use arrow_array::RecordBatchIterator;
+use freshet::table::AnomalyKind::{self, *};
+use lance::Dataset;
+use lance::dataset::mem_wal::ShardManifestStore;
+use lance::dataset::mem_wal::util::parse_bit_reversed_filename;
+use lance::dataset::{MergeInsertBuilder, WhenMatched, WhenNotMatched, WriteMode, WriteParams};
+use lance::index::DatasetIndexExt;
+use lance_index::mem_wal::{CompactedSsTable, ShardManifest};
+
+use crate::disk::Tree;
+use crate::fixtures::{Fixture, Spec, shard};
+use crate::mergers::Merger;
+
+async fn two_generations() -> Fixture {
+    let mut t = Fixture::create(Spec::default()).await;
+    t.put(&[(1, 1), (300, 1)]).await;
+    t.flush().await;
+    t.put(&[(2, 2), (301, 2)]).await;
+    t.flush().await;
+    t
+}
+
+async fn kinds(m: &mut Merger) -> Vec<AnomalyKind> {
+    let (observation, _) = m.observe().await;
+    observation.anomalies.iter().map(|a| a.kind).collect()
+}
+
+/// Changes the shard's manifest as another client would.
+async fn rewrite(t: &Fixture, change: impl Fn(&mut ShardManifest)) {
+    let dataset = t.dataset().await;
+    let store = dataset.object_store(None).await.unwrap();
+    let store = ShardManifestStore::new(store, &dataset.branch_location().path, shard(0), 2);
+    let epoch = store.latest().await.unwrap().unwrap().writer_epoch;
+    let prepare = |c: &ShardManifest| {
+        let mut next = ShardManifest {
+            version: c.next_version(),
+            ..c.clone()
+        };
+        change(&mut next);
+        next
+    };
+    store.commit_update(epoch, prepare).await.unwrap();
+}
+
+/// Marks generations as merged that never were.
+async fn mark(t: &Fixture, through: u64) {
+    let dataset = Arc::new(t.dataset().await);
+    let none = t.spec.shape.batch(&[]);
+    let mut job = MergeInsertBuilder::try_new(dataset, vec![]).unwrap();
+    job.when_matched(WhenMatched::UpdateAll)
+        .when_not_matched(WhenNotMatched::InsertAll)
+        .mark_sstables_as_compacted(vec![CompactedSsTable::new(shard(0), through)]);
+    job.try_build()
+        .unwrap()
+        .execute_batches(vec![none])
+        .await
+        .unwrap();
+}
+
+/// Restores a version as the newest.
+async fn restore(t: &Fixture, version: u64) {
+    let mut old = t.dataset().await.checkout_version(version).await.unwrap();
+    old.restore().await.unwrap();
+}
+
+async fn overwrite(t: &mut Fixture) {
+    let rows = RecordBatchIterator::new(
+        vec![Ok(t.spec.shape.batch(&[(1, 0)]))],
+        t.spec.shape.schema(),
+    );
+    let params = WriteParams {
+        mode: WriteMode::Overwrite,
+        ..Default::default()
+    };
+    Dataset::write(rows, &t.uri, Some(params)).await.unwrap();
+    t.enable_mem_wal().await;
+}
+
+#[tokio::test]
+async fn a_sound_table_shows_no_anomaly_through_its_life() {
+    let mut t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, []);
+    m.merge_all(1).await;
+    assert_eq!(kinds(&mut m).await, []);
+    m.drain_all().await.unwrap();
+    assert_eq!(kinds(&mut m).await, []);
+    t.crash_writer(0).await;
+    t.put(&[(9, 9)]).await;
+    t.close().await;
+    assert_eq!(kinds(&mut m).await, []);
+}
+
+#[tokio::test]
+async fn a_mark_past_the_shards_counter_blocks_the_shard_and_nothing_is_drained() {
+    let t = two_generations().await;
+    mark(&t, 999).await;
+    let mut m = Merger::open(&t.uri).await;
+    let (observation, snapshot) = m.observe().await;
+    assert_eq!(observation.anomalies[0].kind, WatermarkAhead);
+    assert!(Merger::chunk(&observation, &snapshot, 9).is_none());
+    // Whoever drains all the same takes out nothing: those rows are nowhere else.
+    let drained = m.table.drain(shard(0), 999).await;
+    assert!(drained.is_err() || drained.unwrap().generations.is_empty());
+    m.tracker.acknowledge([WatermarkAhead]);
+    assert_eq!(kinds(&mut m).await, []);
+}
+
+#[tokio::test]
+async fn a_shard_that_was_made_again_under_a_live_tracker_is_named() {
+    let mut t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(9).await;
+    assert_eq!(kinds(&mut m).await, []);
+    t.close().await;
+    fs::remove_dir_all(t.path().join("_mem_wal")).unwrap();
+    t.put(&[(5, 5)]).await;
+    t.flush().await;
+    assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
+}
+
+#[tokio::test]
+async fn a_restored_table_went_back_for_a_tracker_that_saw_it_before() {
+    let t = two_generations().await;
+    let version = t.dataset().await.version_id();
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(9).await;
+    restore(&t, version).await;
+    let (observation, snapshot) = m.observe().await;
+    assert!(observation.anomalies.iter().any(|a| a.kind == WentBack));
+    assert!(Merger::chunk(&observation, &snapshot, 9).is_none());
+    m.tracker.acknowledge([WentBack]);
+    assert!(!kinds(&mut m).await.contains(&WentBack));
+    m.merge_all(9).await;
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn a_restored_table_went_back_for_a_tracker_that_sees_it_for_the_first_time() {
+    let t = two_generations().await;
+    let version = t.dataset().await.version_id();
+    Merger::open(&t.uri).await.merge_all(9).await;
+    restore(&t, version).await;
+    assert!(
+        kinds(&mut Merger::open(&t.uri).await)
+            .await
+            .contains(&WentBack)
+    );
+}
+
+#[tokio::test]
+async fn a_table_that_was_overwritten_and_enabled_again_went_back() {
+    let mut t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(9).await;
+    t.close().await;
+    overwrite(&mut t).await;
+    assert!(kinds(&mut m).await.contains(&WentBack));
+    assert!(
+        kinds(&mut Merger::open(&t.uri).await)
+            .await
+            .contains(&WentBack)
+    );
+}
+
+#[tokio::test]
+async fn a_mem_wal_index_dropped_and_made_again_went_back() {
+    let mut t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(9).await;
+    t.dataset()
+        .await
+        .drop_index("__lance_mem_wal")
+        .await
+        .unwrap();
+    t.enable_mem_wal().await;
+    assert!(kinds(&mut m).await.contains(&WentBack));
+    assert!(
+        kinds(&mut Merger::open(&t.uri).await)
+            .await
+            .contains(&WentBack)
+    );
+}
+
+#[tokio::test]
+async fn a_number_with_two_directories_stops_its_shard() {
+    let t = two_generations().await;
+    rewrite(&t, |m| {
+        let mut again = m.sstables[1].clone();
+        again.path = format!("other_{}", again.path);
+        m.sstables.push(again);
+    })
+    .await;
+    let before = Tree::of(t.path());
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, [DuplicateGeneration]);
+    let (_, snapshot) = m.observe().await;
+    assert_eq!(
+        snapshot.chunk(&[(shard(0), 2)]).unwrap_err().reason(),
+        "UnsupportedManifest"
+    );
+    assert_eq!(Tree::of(t.path()), before);
+}
+
+#[tokio::test]
+async fn a_generation_that_is_listed_twice_by_one_path_is_one_generation() {
+    let t = two_generations().await;
+    rewrite(&t, |m| m.sstables.push(m.sstables[1].clone())).await;
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, []);
+    m.merge_all(9).await;
+    assert_eq!(m.drain_all().await.unwrap(), 3);
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn a_shard_manifest_of_a_newer_client_is_named_and_not_written_back() {
+    let mut t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.try_merge(1).await.unwrap();
+    t.close().await;
+    let dir = t
+        .path()
+        .join("_mem_wal")
+        .join(shard(0).to_string())
+        .join("manifest");
+    let newest = |d: &std::path::Path| {
+        let version =
+            |p: &std::path::PathBuf| parse_bit_reversed_filename(p.file_name()?.to_str()?);
+        let paths = fs::read_dir(d).unwrap().map(|e| e.unwrap().path());
+        let manifests = paths.filter(|p| p.extension().is_some_and(|e| e == "binpb"));
+        manifests.max_by_key(version).unwrap()
+    };
+    let mut bytes = fs::read(newest(&dir)).unwrap();
+    bytes.extend([0xf8, 0x07, 0x01]);
+    fs::write(newest(&dir), bytes).unwrap();
+    let before = Tree::of(t.path());
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, [UnsupportedManifest]);
+    assert_eq!(
+        m.drain_all().await.unwrap_err().reason(),
+        "UnsupportedManifest"
+    );
+    assert_eq!(Tree::of(t.path()), before);
+}
+
+#[tokio::test]
+async fn a_generation_that_left_without_a_mark_is_the_work_of_another_merger() {
+    let t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, []);
+    rewrite(&t, |m| drop(m.sstables.remove(0))).await;
+    assert_eq!(kinds(&mut m).await, [ForeignMerger]);
+}
+
+#[tokio::test]
+async fn rows_written_to_the_base_past_mem_wal_are_named_and_our_merges_are_not() {
+    let t = two_generations().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(1).await;
+    assert_eq!(kinds(&mut m).await, []);
+    let rows = RecordBatchIterator::new(
+        vec![Ok(t.spec.shape.batch(&[(900, 0)]))],
+        t.spec.shape.schema(),
+    );
+    t.dataset().await.append(rows, None).await.unwrap();
+    assert_eq!(kinds(&mut m).await, [DirectWrite]);
+}
+
+#[tokio::test]
+async fn a_tables_own_clean_up_is_named_and_never_run_by_us() {
+    let t = two_generations().await;
+    let mut dataset = t.dataset().await;
+    let options = [
+        ("lance.auto_cleanup.interval", "1"),
+        ("lance.auto_cleanup.older_than", "0s"),
+    ];
+    dataset.update_config(options).await.unwrap();
+    let before = t.dataset().await.versions().await.unwrap().len();
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, [AutoCleanup]);
+    assert_eq!(m.merge_all(1).await, 2);
+    assert_eq!(
+        t.dataset().await.versions().await.unwrap().len(),
+        before + 2
+    );
+}
+
+#[tokio::test]
+async fn a_directory_that_is_no_shard_is_reported_and_left_alone() {
+    let t = two_generations().await;
+    fs::create_dir_all(t.path().join("_mem_wal/notes")).unwrap();
+    fs::write(t.path().join("_mem_wal/notes/a.txt"), "x").unwrap();
+    let mut m = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut m).await, [UnknownDirectory]);
+    m.merge_all(9).await;
+    assert!(t.path().join("_mem_wal/notes/a.txt").exists());
+}
+
+#[tokio::test]
+async fn a_retired_writers_shard_is_found_and_drains_too() {
+    let mut t = two_generations().await;
+    t.close().await;
+    let mut m = Merger::open(&t.uri).await;
+    m.merge_all(9).await;
+    assert_eq!(m.drain_all().await.unwrap(), 2);
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_is_unknown_and_not_zero() {
+    let mut t = two_generations().await;
+    rewrite(&t, |m| {
+        m.sstables[1].physical_rows = None;
+        m.sstables[1].in_memory_bytes = None;
+    })
+    .await;
+    t.close().await;
+    let tree = Tree::of(t.path());
+    for file in tree.find("_gen_2/_versions/") {
+        fs::remove_file(file).unwrap();
+    }
+    let (observation, _) = Merger::open(&t.uri).await.observe().await;
+    assert_eq!(observation.pending_generations(), 2);
+    assert_eq!(observation.pending_rows(), None);
+    assert_eq!(observation.pending_bytes(), None);
+    assert!(observation.oldest().is_some());
+}
