@@ -92,24 +92,5 @@ fn conventional(schema: &mut Value) {
     }
 }
 
-/// Every property of a schema with its path, as in `spec.table.uri`.
-pub(super) fn properties(schema: &Value) -> Vec<(String, &Value)> {
-    fn walk<'a>(path: &str, schema: &'a Value, found: &mut Vec<(String, &'a Value)>) {
-        for (name, below) in schema["properties"].as_object().into_iter().flatten() {
-            let path = if path.is_empty() {
-                name.clone()
-            } else {
-                format!("{path}.{name}")
-            };
-            found.push((path.clone(), below));
-            walk(&path, below, found);
-            walk(&format!("{path}[]"), &below["items"], found);
-        }
-    }
-    let mut found = Vec::new();
-    walk("", schema, &mut found);
-    found
-}
-
 #[cfg(test)]
 mod tests;

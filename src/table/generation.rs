@@ -5,30 +5,24 @@
 //! file reader and dataset. Never: what rows mean (which version of a key wins is the merge's or the reader's business).
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::{BooleanArray, RecordBatch, UInt32Array, cast::AsArray, types::UInt64Type};
 use arrow_select::filter::filter_record_batch;
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
-use futures::{FutureExt, StreamExt, TryStreamExt};
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use lance::Dataset;
 use lance::dataset::mem_wal::util::shard_base_path;
-use lance_core::cache::LanceCache;
 use lance_core::datatypes::{BlobHandling, Schema};
-use lance_core::deepsize::{Context, DeepSizeOf};
 use lance_core::utils::deletion::DeletionVector;
-use lance_encoding::decoder::{DecoderPlugins, FilterExpression};
-use lance_file::reader::{FileReader, FileReaderOptions};
+use lance_encoding::decoder::FilterExpression;
+use lance_file::reader::FileReader;
 use lance_file::version::ConcreteFileVersion;
 use lance_file::versions::reader_projection_from_field_ids;
 use lance_io::ReadBatchParams;
 use lance_io::object_store::ObjectStore;
-use lance_io::scheduler::{ScanScheduler, SchedulerConfig};
-use lance_io::traits::Reader;
 use lance_table::format::{DataFile, Manifest, pb};
 use lance_table::io::deletion::read_deletion_file;
 use object_store::path::Path;
@@ -37,6 +31,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::error::{Error, Result, is_io};
+use super::file::open_file;
 use super::shard::timestamp;
 
 mod take;
@@ -155,9 +150,6 @@ fn decode(generation: &Generation, file: &Bytes) -> Result<Manifest> {
     let proto = pb::Manifest::decode(message).map_err(|_| broken())?;
     Manifest::try_from(proto).map_err(|_| broken())
 }
-
-/// Data files up to this many bytes are fetched whole, in one request.
-const WHOLE_FILE: u64 = 16 << 20;
 
 /// A generation that is open for reading.
 pub(crate) struct OpenGeneration {
@@ -398,7 +390,7 @@ impl OpenGeneration {
 
 impl Generation {
     /// A Lance error met while reading this generation: the store's kinds stay, all else is the generation's fault.
-    fn wrap(&self, doing: &'static str, e: lance::Error) -> Error {
+    pub(crate) fn wrap(&self, doing: &'static str, e: lance::Error) -> Error {
         if !super::error::is_not_found(&e) {
             match Error::lance(doing, e) {
                 Error::Lance { source, .. } if !is_io(&source) => {
@@ -435,59 +427,6 @@ async fn open_dataset(base: &Dataset, generation: &Generation) -> Result<Dataset
         .map_err(|e| generation.wrap("open it", e))
 }
 
-/// Opens a data file: whole and in memory where it is small, else through the store.
-async fn open_file(
-    store: &Arc<ObjectStore>,
-    path: &Path,
-    file: &DataFile,
-    generation: &Generation,
-    whole: bool,
-) -> Result<FileReader> {
-    let size = file.file_size_bytes.get().map(u64::from);
-    let scheduler = ScanScheduler::new(
-        store.clone(),
-        SchedulerConfig::new(32 << 20).with_lite_scheduler(),
-    );
-    let scheduler = match size {
-        Some(size) if whole && size <= WHOLE_FILE => {
-            let bytes = match store.inner.get(path).await {
-                Ok(got) => got
-                    .bytes()
-                    .await
-                    .map_err(|e| Error::store("read a generation's rows", e))?,
-                Err(StoreError::NotFound { .. }) => {
-                    return Err(generation.unreadable("its data file is not there"));
-                }
-                Err(e) => return Err(Error::store("read a generation's rows", e)),
-            };
-            if bytes.len() as u64 != size {
-                return Err(generation
-                    .unreadable(format!("its data file has {} of {size} bytes", bytes.len())));
-            }
-            scheduler.open_reader(Arc::new(InMemory {
-                path: path.clone(),
-                bytes,
-            }))
-        }
-        _ => scheduler
-            .open_file(path, &file.file_size_bytes)
-            .await
-            .map_err(|e| generation.wrap("open its data file", e))?,
-    };
-    FileReader::try_open(
-        scheduler,
-        None,
-        Arc::<DecoderPlugins>::default(),
-        &LanceCache::no_cache(),
-        FileReaderOptions {
-            batch_size_bytes: Some(8 << 20),
-            ..Default::default()
-        },
-    )
-    .await
-    .map_err(|e| generation.wrap("open its data file", e))
-}
-
 /// Takes masked rows out of a batch that starts at offset `start`.
 fn unmask(
     generation: &Generation,
@@ -521,49 +460,4 @@ fn split_address(generation: &Generation, mut batch: RecordBatch) -> Result<Rows
         .iter()
         .map(|a| *a as u32);
     Ok((batch, UInt32Array::from_iter_values(offsets)))
-}
-
-/// A file that is in memory.
-#[derive(Debug)]
-struct InMemory {
-    path: Path,
-    bytes: Bytes,
-}
-
-impl DeepSizeOf for InMemory {
-    fn deep_size_of_children(&self, _: &mut Context) -> usize {
-        self.bytes.len()
-    }
-}
-
-impl Reader for InMemory {
-    fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn block_size(&self) -> usize {
-        64 << 10
-    }
-
-    fn io_parallelism(&self) -> usize {
-        1
-    }
-
-    fn size(&self) -> BoxFuture<'_, object_store::Result<usize>> {
-        futures::future::ready(Ok(self.bytes.len())).boxed()
-    }
-
-    fn get_range(&self, range: Range<usize>) -> BoxFuture<'static, object_store::Result<Bytes>> {
-        let part = (range.end <= self.bytes.len() && range.start <= range.end)
-            .then(|| self.bytes.slice(range));
-        let part = part.ok_or_else(|| StoreError::Generic {
-            store: "memory",
-            source: "a range past the file's end".into(),
-        });
-        futures::future::ready(part).boxed()
-    }
-
-    fn get_all(&self) -> BoxFuture<'_, object_store::Result<Bytes>> {
-        futures::future::ready(Ok(self.bytes.clone())).boxed()
-    }
 }

@@ -17,6 +17,7 @@ mod compact;
 mod diagnose;
 mod drain;
 mod error;
+mod file;
 mod find;
 mod generation;
 mod indexes;

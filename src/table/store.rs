@@ -130,12 +130,11 @@ impl Stores {
     fn session(&self, location: &Location) -> Result<Arc<Session>> {
         let key = (location.authority().to_string(), location.options.clone());
         let mut sessions = self.sessions.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = sessions.iter().position(|(k, _)| *k == key) {
-            if let Some(entry) = sessions.remove(at) {
-                let session = entry.1.clone();
-                sessions.push_back(entry);
-                return Ok(session);
-            }
+        let at = sessions.iter().position(|(k, _)| *k == key);
+        if let Some(entry) = at.and_then(|at| sessions.remove(at)) {
+            let session = entry.1.clone();
+            sessions.push_back(entry);
+            return Ok(session);
         }
         let each = (self.config.cache_bytes / MAX_SESSIONS) as usize;
         let session = Arc::new(Session::new(

@@ -234,3 +234,22 @@ fn values_that_may_hold_a_credential_are_not_repeated_by_the_api_server() {
         }
     }
 }
+
+/// Every property of a schema with its path, as in `spec.table.uri`.
+fn properties(schema: &Value) -> Vec<(String, &Value)> {
+    fn walk<'a>(path: &str, schema: &'a Value, found: &mut Vec<(String, &'a Value)>) {
+        for (name, below) in schema["properties"].as_object().into_iter().flatten() {
+            let path = if path.is_empty() {
+                name.clone()
+            } else {
+                format!("{path}.{name}")
+            };
+            found.push((path.clone(), below));
+            walk(&path, below, found);
+            walk(&format!("{path}[]"), &below["items"], found);
+        }
+    }
+    let mut found = Vec::new();
+    walk("", schema, &mut found);
+    found
+}
