@@ -35,7 +35,7 @@ async fn table(base: u64, generations: u64, rows: u64, updates: bool) -> Fixture
     let mut made = Fixture::create(spec).await;
     for g in 0..generations {
         let key = |r: u64| {
-            if updates && r % 2 == 0 {
+            if updates && r.is_multiple_of(2) {
                 (g * 7919 + r * 31) % base
             } else {
                 base + g * rows + r

@@ -57,7 +57,7 @@ async fn a_blob_is_shown_as_its_size_and_never_loaded() {
     let none = Vec::<String>::new();
     start.maintained_indexes(none).execute().await.unwrap();
     let writer = dataset
-        .mem_wal_writer(shard(0), writer_config(shard(0)))
+        .mem_wal_writer(shard(0), writer_config(shard(0), 100_000))
         .await
         .unwrap();
     writer

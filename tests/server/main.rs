@@ -4,6 +4,9 @@
 //! server answers to whom. May use: the library's table room, server and telemetry, the shared fixtures. Never: a sleep,
 //! Kubernetes, or a look into the server's memory.
 
+#[path = "../table/faults.rs"]
+#[allow(dead_code)]
+mod faults;
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 #[path = "../table/mergers.rs"]
