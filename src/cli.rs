@@ -60,19 +60,31 @@ pub fn main() -> ExitCode {
         eprintln!("freshet: {failure}");
         return ExitCode::from(failure.code);
     }
-    let done = match cli.role {
-        Role::Crds(args) => crds::run(&args),
-        Role::Local(args) => in_runtime(local::run(args)),
-        Role::Demo(args) => in_runtime(demo::run(args)),
-        Role::Merge(args) => in_runtime(merge::run(args)),
-        Role::Backlog(args) => in_runtime(backlog::run(args)),
-    };
+    // Lance may panic on what it did not expect; the table room turns that into an error with a name.
+    std::panic::set_hook(Box::new(|panic| {
+        tracing::debug!(at = panic.location().map(ToString::to_string), "a panic");
+    }));
+    let done = std::panic::catch_unwind(move || run(cli.role)).unwrap_or_else(|_| {
+        Err(Failure::other(
+            "an internal fault; what was committed is whole, please report it with what `-v` says",
+        ))
+    });
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("freshet: {failure}");
             ExitCode::from(failure.code)
         }
+    }
+}
+
+fn run(role: Role) -> Result<(), Failure> {
+    match role {
+        Role::Crds(args) => crds::run(&args),
+        Role::Local(args) => in_runtime(local::run(args)),
+        Role::Demo(args) => in_runtime(demo::run(args)),
+        Role::Merge(args) => in_runtime(merge::run(args)),
+        Role::Backlog(args) => in_runtime(backlog::run(args)),
     }
 }
 

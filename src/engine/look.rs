@@ -3,11 +3,13 @@
 //! Lives here: `Held`, what is kept of a table between looks and works, and `look`, which opens, observes and asks the
 //! memories what is due. May use: `table`. Must never come in: a write; a look that waits for a work.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::Mutex;
+use uuid::Uuid;
 
 use super::config::{Config, TableSpec};
 use crate::plan::{LONGEST_WORK, Policy};
@@ -24,7 +26,8 @@ pub struct Held {
     pub reclaim: Mutex<ReclaimMemory>,
     pub compact: Mutex<CompactMemory>,
     pub versions: Mutex<VersionsMemory>,
-    tails: Mutex<Tails>,
+    /// The logs, and each shard's manifest version when they were looked at last.
+    tails: Mutex<(Tails, BTreeMap<Uuid, u64>)>,
 }
 
 /// What one look saw.
@@ -55,7 +58,7 @@ impl Held {
             reclaim: Mutex::new(ReclaimMemory::new(clock.clone())),
             compact: Mutex::default(),
             versions: Mutex::new(VersionsMemory::new(clock.clone())),
-            tails: Mutex::new(Tails::new(clock)),
+            tails: Mutex::new((Tails::new(clock), BTreeMap::new())),
         }
     }
 
@@ -102,11 +105,10 @@ impl Held {
                 .due(&within, at)
                 .map(|due| due.saturating_duration_since(at));
         }
-        let mut tails = self.tails.lock().await;
-        tails.look(&table, &observation, &config.tails, at).await?;
+        let tails = self.tails(&table, &observation, &config, at).await?;
         Ok(Seen {
             schema: fingerprint(&snapshot),
-            tails: tails.tails(at),
+            tails,
             observation,
             snapshot,
             unindexed_rows,
@@ -114,6 +116,31 @@ impl Held {
             reclaimable: due,
             at,
         })
+    }
+}
+
+impl Held {
+    /// The tails that there are. One whose shard has flushed since it was looked at says nothing any more.
+    async fn tails(
+        &self,
+        table: &Table,
+        observation: &Observation,
+        config: &Config,
+        at: Instant,
+    ) -> Result<Vec<Tail>> {
+        let mut held = self.tails.lock().await;
+        let (tails, versions) = &mut *held;
+        let looked = tails.look(table, observation, &config.tails, at).await?;
+        for s in &observation.shards {
+            if looked > 0 || !versions.contains_key(&s.shard) {
+                versions.insert(s.shard, s.manifest_version);
+            }
+        }
+        let still = |tail: &Tail| {
+            let now = observation.shards.iter().find(|s| s.shard == tail.shard);
+            now.is_some_and(|s| versions.get(&s.shard) == Some(&s.manifest_version))
+        };
+        Ok(tails.tails(at).into_iter().filter(still).collect())
     }
 }
 

@@ -36,7 +36,7 @@ pub struct Options {
     pub engine: Config,
     /// What manifests leave out.
     pub defaults: Defaults,
-    /// What the experiments' names and the server's address are told to, once both are up.
+    /// Whether the address is kept to itself once the server is up.
     pub quiet: bool,
 }
 
@@ -154,8 +154,15 @@ impl Follower {
             return Ok(vec![]);
         };
         notes(&said);
-        if !said.problems.is_empty() {
-            let lines: Vec<String> = said.problems.iter().map(ToString::to_string).collect();
+        let mut wrong = said.problems;
+        if said.experiments.is_empty() && self.options.tables.is_empty() {
+            // A file that was named and holds no Experiment is a mistake; a folder may be filled later.
+            let named = said.notes.into_iter();
+            wrong
+                .extend(named.filter(|n| self.options.files.contains(&n.file) && n.file.is_file()));
+        }
+        if !wrong.is_empty() {
+            let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             return Err(Error::Manifests(lines.join("\n")));
         }
         self.ready(said.experiments)

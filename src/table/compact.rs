@@ -19,6 +19,7 @@ use lance::dataset::optimize::{
 use lance::dataset::transaction::{Operation, RewriteGroup, RewrittenIndex, TransactionBuilder};
 use lance_core::Error as LanceError;
 use lance_core::utils::row_addr_remap::{GroupInput, RowAddrRemap};
+use lance_table::feature_flags::FLAG_FRAGMENT_REUSE_INDEX;
 use lance_table::format::Fragment;
 use roaring::RoaringTreemap;
 use uuid::Uuid;
@@ -26,7 +27,6 @@ use uuid::Uuid;
 use super::base::Table;
 use super::commit::{landed, properties, still_there};
 use super::error::{Error, Result};
-use super::indexes::remapping_is_deferred;
 use super::slices::{Cut, Piece, Unreadable, pieces};
 use super::steps::reach;
 use super::write;
@@ -49,7 +49,7 @@ pub enum Upkeep<T> {
 pub enum Refusal {
     /// The table cleans up its own old versions, and this commit would set that off.
     AutoCleanup,
-    /// Another client's compaction left its indexes to be remapped later, and they have not been.
+    /// Another client deferred its indexes' remapping in a way that only it can go on with.
     FragmentReuse,
     /// Fragments were unreadable together too often: their dictionary columns' key type is too small.
     Dictionaries,
@@ -137,7 +137,7 @@ impl Table {
         }
         let base = self.latest().await?;
         self.require_mem_wal().await?;
-        if remapping_is_deferred(&base).await? {
+        if base.manifest().writer_feature_flags & FLAG_FRAGMENT_REUSE_INDEX != 0 {
             return Ok(Upkeep::Refused(Refusal::FragmentReuse));
         }
         if memory.unreadable.is_full() {

@@ -8,12 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use lance::Dataset;
-use lance::dataset::index::frag_reuse::cleanup_frag_reuse_index;
-use lance::dataset::optimize::remapping::remap_column_index;
 use lance::index::DatasetIndexExt;
 use lance::index::optimize::{commit_optimize_indices, plan_optimize_indices};
 use lance_index::optimize::OptimizeOptions;
-use lance_table::feature_flags::FLAG_FRAGMENT_REUSE_INDEX;
 use lance_table::format::IndexMetadata;
 use lance_table::system_index::is_system_index;
 use roaring::RoaringBitmap;
@@ -76,17 +73,6 @@ impl Table {
         if base.config().contains_key("lance.auto_cleanup.interval") {
             return Ok(Upkeep::Refused(Refusal::AutoCleanup));
         }
-        if remapping_is_deferred(&base).await? {
-            let mut dataset = base.as_ref().clone();
-            let work = Box::pin(remap(&mut dataset));
-            match tokio::time::timeout_at(deadline.into(), work).await {
-                Err(_) => return Err(Error::DeadlineExceeded),
-                Ok(Err(Error::Conflict(_))) => return Ok(Upkeep::Lost),
-                Ok(Err(e)) => return Err(e),
-                Ok(Ok(())) => self.saw(dataset).await,
-            }
-            base = self.latest().await?;
-        }
         for index in stale(&base).await? {
             if !done.indexes.is_empty() && begun.elapsed() > half {
                 break;
@@ -118,40 +104,6 @@ impl Table {
             false => Upkeep::Done(done),
         })
     }
-}
-
-/// Whether indexes hold addresses that another client's compaction has moved, and left to be translated as they are read.
-/// Until they are remapped, another compaction's remapping would lose the rows that were moved before.
-pub(super) async fn remapping_is_deferred(base: &Dataset) -> Result<bool> {
-    if base.manifest().writer_feature_flags & FLAG_FRAGMENT_REUSE_INDEX != 0 {
-        return Ok(true);
-    }
-    let failed = |e| Error::lance("read the table's indexes", e);
-    let indices = base.load_indices().await.map_err(failed)?;
-    if indices.iter().all(is_system_index) {
-        return Ok(false);
-    }
-    let moved = base.frag_reuse_index().await.map_err(failed)?;
-    Ok(moved.is_some_and(|moved| !moved.row_addr_remap().is_empty()))
-}
-
-/// Remaps indexes through what other clients' compactions moved, and forgets what no index needs any more.
-async fn remap(dataset: &mut Dataset) -> Result<()> {
-    let failed = |e| Error::lance("remap an index", e);
-    let indices = dataset.load_indices().await.map_err(failed)?;
-    for index in indices.iter().filter(|i| !is_system_index(i)) {
-        let column = index
-            .fields
-            .first()
-            .and_then(|id| dataset.schema().field_by_id(*id));
-        let Some(column) = column.map(|field| field.name.clone()) else {
-            continue;
-        };
-        let columns = [column.as_str()];
-        let work = remap_column_index(dataset, &columns, Some(index.name.clone()));
-        Box::pin(work).await.map_err(failed)?;
-    }
-    cleanup_frag_reuse_index(dataset).await.map_err(failed)
 }
 
 async fn optimize(dataset: &mut Dataset, index: &StaleIndex) -> Result<()> {

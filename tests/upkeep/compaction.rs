@@ -208,41 +208,6 @@ async fn an_attempt_past_its_deadline_never_commits() {
 }
 
 #[tokio::test]
-async fn a_killed_compaction_leaves_the_table_as_it_was_or_whole() {
-    for step in [
-        "compact.begin",
-        "compact.rewritten",
-        "compact.commit",
-        "compact.remapped",
-        "compact.committed",
-    ] {
-        let spec = Spec {
-            btree: true,
-            ..Default::default()
-        };
-        let (mut t, mut desk) = scattered(spec, 5).await;
-        let before = fragments(&t).await;
-        let ((hook, mut gate), policy) = (gate(step), eager());
-        tokio::select! {
-            outcome = steps::with_hook(hook, desk.compact(&policy)) => panic!("{step} was not reached: {outcome:?}"),
-            () = gate.reached() => {}
-        }
-        assert_eq!(
-            fragments(&t).await < before,
-            step == "compact.committed",
-            "{step}"
-        );
-        assert_eq!(t.verdict().await, Default::default(), "{step}");
-        let mut next = Desk::open(&t.uri).await;
-        t.put(&[(1, 50)]).await;
-        t.flush().await;
-        assert_eq!(next.merge(8).await, 1);
-        while let Upkeep::Done(_) = next.compact(&policy).await {}
-        assert_eq!(t.verdict().await, Default::default(), "{step}");
-    }
-}
-
-#[tokio::test]
 async fn compaction_sets_off_no_auto_clean_up() {
     let (t, mut desk) = scattered(Spec::default(), 6).await;
     let mut dataset = t.dataset().await;

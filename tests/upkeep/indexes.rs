@@ -5,9 +5,8 @@ use std::time::{Duration, Instant};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{Float32Type, Int64Type};
-use freshet::table::{Refusal, Upkeep, steps};
+use freshet::table::{Upkeep, steps};
 use lance::Dataset;
-use lance::dataset::optimize::{CompactionOptions, compact_files};
 use lance::index::DatasetIndexExt;
 use lance::index::vector::VectorIndexParams;
 use lance_index::IndexType;
@@ -216,47 +215,5 @@ async fn upkeep_that_a_merge_overtakes_covers_what_is_there_and_no_more() {
     let deadline = Instant::now() + Duration::from_secs(600);
     desk.table.optimize_indexes(deadline).await.unwrap();
     answers_agree(&t.dataset().await, "after the next upkeep").await;
-    assert_eq!(t.verdict().await, Default::default());
-}
-
-#[tokio::test]
-async fn indexes_answer_the_same_where_another_client_deferred_their_remapping() {
-    let mut t = indexed(false).await;
-    let mut desk = Desk::open(&t.uri).await;
-    t.delete(&[63, 64]).await;
-    t.flush().await;
-    desk.merge(8).await;
-    let mut dataset = t.dataset().await;
-    let deferred = CompactionOptions {
-        defer_index_remap: true,
-        ..Default::default()
-    };
-    compact_files(&mut dataset, deferred, None).await.unwrap();
-    answers_agree(&dataset, "after another client's compaction").await;
-    for round in 1..=3 {
-        t.put(&[(round, 1), (700 + round, 1)]).await;
-        t.flush().await;
-        desk.merge(8).await;
-        answers_agree(&t.dataset().await, "after a merge").await;
-    }
-    // Remapping what waits to be remapped would lose rows from the indexes.
-    let refused = desk.compact(&eager()).await;
-    assert_eq!(refused, Upkeep::Refused(Refusal::FragmentReuse));
-    let deadline = Instant::now() + Duration::from_secs(600);
-    assert!(matches!(
-        desk.table.optimize_indexes(deadline).await.unwrap(),
-        Upkeep::Done(_)
-    ));
-    answers_agree(&t.dataset().await, "after upkeep").await;
-    // Rows that the other client moved are moved once more.
-    assert!(matches!(desk.compact(&eager()).await, Upkeep::Done(_)));
-    answers_agree(&t.dataset().await, "after a compaction").await;
-    let half: Vec<u64> = (100..500).collect();
-    t.delete(&half).await;
-    t.flush().await;
-    desk.merge(8).await;
-    while let Upkeep::Done(_) = desk.compact(&eager()).await {
-        answers_agree(&t.dataset().await, "after more compactions").await;
-    }
     assert_eq!(t.verdict().await, Default::default());
 }

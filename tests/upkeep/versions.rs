@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use freshet::table::{Cleaned, Upkeep, VersionsMemory, VersionsPolicy, steps};
+use freshet::table::{Cleaned, VersionsMemory, VersionsPolicy};
 
-use crate::desk::{Desk, LONG, age, eager, gate, restore, tick};
+use crate::desk::{Desk, LONG, age, restore, tick};
 use crate::fixtures::{Fixture, Spec};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -31,11 +31,7 @@ async fn versions(t: &Fixture) -> BTreeSet<u64> {
 
 /// A table whose versions 1 to 4 are old; the fourth is the newest.
 async fn old() -> Fixture {
-    let mut t = Fixture::create(Spec {
-        rows_per_file: 10,
-        ..Default::default()
-    })
-    .await;
+    let mut t = Fixture::create(Spec::default()).await;
     for _ in 0..2 {
         tick(&mut t).await;
         Desk::open(&t.uri).await.merge(1).await;
@@ -134,43 +130,4 @@ async fn generations_that_are_pending_outlive_a_clean_up() {
     assert_eq!(clean(&t, &policy()).await.versions, 3);
     Desk::open(&t.uri).await.merge(8).await;
     assert_eq!(t.verdict().await, Default::default());
-}
-
-/// Merges or compacts, and removes every version but the newest just before the commit.
-async fn overtaken_and_cleaned(step: &'static str, compaction: bool) {
-    let mut t = old().await;
-    newer(&mut t).await;
-    newer(&mut t).await;
-    t.put(&[(3, 5)]).await;
-    t.flush().await;
-    let (mut desk, mut other) = (Desk::open(&t.uri).await, Desk::open(&t.uri).await);
-    let ((hook, mut gate), eager) = (gate(step), eager());
-    let work = steps::with_hook(hook, async {
-        match compaction {
-            true => assert_eq!(desk.compact(&eager).await, Upkeep::Lost),
-            false => drop(desk.merge(8).await),
-        }
-    });
-    let ((), ()) = tokio::join!(work, async {
-        gate.reached().await;
-        other.merge(8).await;
-        t.put(&[(4, 6)]).await;
-        t.flush().await;
-        other.merge(8).await;
-        age(&t, 48 * HOUR);
-        // A clean-up that keeps to nothing that was agreed.
-        let reckless = VersionsPolicy::new(Duration::ZERO, Duration::ZERO, Duration::ZERO, LONG);
-        clean(&t, &reckless).await;
-        assert_eq!(versions(&t).await.len(), 1);
-        gate.open();
-    });
-    Desk::open(&t.uri).await.merge(8).await;
-    assert_eq!(t.verdict().await, Default::default(), "{step}");
-}
-
-#[tokio::test]
-async fn work_whose_version_was_cleaned_up_meanwhile_never_commits() {
-    overtaken_and_cleaned("merge.commit", false).await;
-    overtaken_and_cleaned("compact.commit", true).await;
-    overtaken_and_cleaned("compact.remapped", true).await;
 }

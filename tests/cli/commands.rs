@@ -1,0 +1,301 @@
+//! What each command says, and how it ends.
+
+use std::path::{Path, PathBuf};
+
+use crate::fixtures::{Fixture, Spec, shard};
+use crate::process::{expect, freshet, start, tree};
+
+/// Two shards with three generations each: inserts, updates, deletes.
+async fn pending() -> Fixture {
+    let mut t = Fixture::create(Spec {
+        shards: 2,
+        ..Default::default()
+    })
+    .await;
+    for round in 1..=3u64 {
+        t.put(&[
+            (round, 1),
+            (round + 10, 2),
+            (200 + round, 3),
+            (301 + 2 * round, 3),
+        ])
+        .await;
+        t.delete(&[50 + 2 * round, 51 + 2 * round]).await;
+        t.flush().await;
+    }
+    t
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_says_what_it_did_and_a_second_one_touches_nothing() {
+    let t = pending().await;
+    let planned = expect(0, &["merge", "--table", &t.uri, "--dry-run", "-o", "json"]).json();
+    assert_eq!(planned["pending"], 6);
+    assert_eq!(planned["merges"].as_array().unwrap().len(), 1);
+    let done = expect(
+        0,
+        &[
+            "merge",
+            "--table",
+            &t.uri,
+            "--max-generations",
+            "4",
+            "-o",
+            "json",
+        ],
+    )
+    .json();
+    assert_eq!(done["merged"]["generations"], 6);
+    assert_eq!(done["merged"]["commits"], 2);
+    assert_eq!(done["error"], serde_json::Value::Null);
+    assert_eq!(t.verdict().await, Default::default());
+    let before = tree(t.path());
+    let again = expect(0, &["merge", "--table", &t.uri, "--until-fresh"]);
+    assert!(again.out.contains("nothing is pending"), "{again:?}");
+    assert_eq!(tree(t.path()), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dry_run_touches_nothing() {
+    let t = pending().await;
+    let before = tree(t.path());
+    let said = expect(
+        0,
+        &["merge", "--table", &t.uri, "--dry-run", "--until-fresh"],
+    );
+    assert!(said.out.contains("would merge 6 generations"), "{said:?}");
+    assert_eq!(tree(t.path()), before);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_counts_by_shard_and_leaves_unknown_what_is() {
+    let t = pending().await;
+    let seen = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
+    assert_eq!(seen["pending"]["generations"], 6);
+    assert!(seen["pending"]["oldest"].is_string() && seen["pending"]["rows"].is_u64());
+    let shards = seen["shards"].as_array().unwrap();
+    assert_eq!(shards.len(), 2);
+    for s in shards {
+        assert_eq!(
+            (&s["pending"], &s["watermark"], &s["currentGeneration"]),
+            (&3.into(), &0.into(), &4.into())
+        );
+        assert_eq!(s["listed"], 3);
+    }
+    expect(0, &["merge", "--table", &t.uri, "--drain"]);
+    let seen = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
+    assert_eq!(seen["pending"]["oldest"], serde_json::Value::Null);
+    assert_eq!(seen["shards"][0]["listed"], 0);
+    assert_eq!(seen["shards"][0]["watermark"], 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_without_memwal_is_named_and_left_alone() {
+    let t = Fixture::without_mem_wal(Spec::default()).await;
+    let before = tree(t.path());
+    for command in ["merge", "backlog"] {
+        let said = expect(3, &[command, "--table", &t.uri]);
+        assert!(
+            said.err.contains("NotMemWal") && said.err.lines().count() == 1,
+            "{said:?}"
+        );
+    }
+    assert_eq!(tree(t.path()), before);
+}
+
+#[test]
+fn a_missing_table_is_named_on_one_line() {
+    let said = expect(3, &["merge", "--table", "/nowhere/maze.lance"]);
+    assert!(said.err.contains("/nowhere/maze.lance"), "{said:?}");
+    assert_eq!((said.err.lines().count(), said.out.as_str()), (1, ""));
+}
+
+#[test]
+fn a_wrong_flag_is_a_usage_error_and_shows_no_secret() {
+    for args in [
+        vec!["merge"],
+        vec!["merge", "--table", "s3://who:hidden-value@bucket/maze"],
+        vec!["merge", "--table", "/t", "--storage", "colour=blue"],
+        vec!["merge", "--table", "/t", "--max-bytes", "0"],
+        vec!["backlog", "--table", "gopher://maze"],
+        vec!["local"],
+        vec!["local", "--table", "no-uri"],
+        vec!["demo", "--writers", "0"],
+    ] {
+        let said = expect(2, &args);
+        assert!(
+            !said.err.is_empty() && !said.err.contains("hidden-value"),
+            "{args:?}: {said:?}"
+        );
+    }
+}
+
+/// The data file of a shard's generation.
+fn data_file(table: &Path, at: usize, number: u64) -> PathBuf {
+    let dir = table.join("_mem_wal").join(shard(at).to_string());
+    let end = format!("_gen_{number}");
+    let found = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path());
+    let mut found = found.filter(|p| p.to_string_lossy().ends_with(&end));
+    let data = found.next().unwrap().join("data");
+    let mut files = std::fs::read_dir(data).unwrap();
+    files.next().unwrap().unwrap().path()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_that_cannot_be_read_stops_its_shard_and_no_other() {
+    let t = pending().await;
+    let broken = data_file(t.path(), 0, 2);
+    let whole = std::fs::read(&broken).unwrap();
+    std::fs::write(&broken, &whole[..whole.len() / 2]).unwrap();
+    let said = expect(6, &["merge", "--table", &t.uri, "--until-fresh"]);
+    assert!(
+        said.err.contains("_gen_2") && said.err.contains("GenerationUnreadable"),
+        "{said:?}"
+    );
+    let seen = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
+    let left: Vec<_> = seen["shards"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["pending"].as_u64().unwrap())
+        .collect();
+    assert_eq!(left, [2, 0]);
+    std::fs::write(&broken, &whole).unwrap();
+    expect(0, &["merge", "--table", &t.uri]);
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_went_back_is_refused_until_somebody_says_that_it_is_right() {
+    let mut t = pending().await;
+    let before = t.dataset().await;
+    expect(0, &["merge", "--table", &t.uri]);
+    t.put(&[(7, 7)]).await;
+    t.flush().await;
+    let mut restored = before;
+    restored.restore().await.unwrap();
+    let tree_before = tree(t.path());
+    let said = expect(7, &["merge", "--table", &t.uri, "--until-fresh"]);
+    assert!(said.err.contains("WentBack"), "{said:?}");
+    assert_eq!(tree(t.path()), tree_before);
+    expect(
+        0,
+        &[
+            "merge",
+            "--table",
+            &t.uri,
+            "--until-fresh",
+            "--acknowledge",
+            "WentBack",
+        ],
+    );
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_is_interrupted_ends_with_130_and_the_next_one_does_the_rest() {
+    let mut t = Fixture::create(Spec::default()).await;
+    for round in 0..60 {
+        t.put(&[(round, 1), (1000 + round, 1)]).await;
+        t.delete(&[round / 2]).await;
+        t.flush().await;
+    }
+    let versions = || {
+        std::fs::read_dir(t.path().join("_versions"))
+            .unwrap()
+            .count()
+    };
+    let at_first = versions();
+    for signal in ["INT", "TERM"] {
+        let before = versions();
+        let mut merge = start(
+            &[
+                "merge",
+                "--table",
+                &t.uri,
+                "--until-fresh",
+                "--max-generations",
+                "1",
+            ],
+            &[],
+        );
+        merge.until("a commit", || versions() > before);
+        merge.signal(signal);
+        assert_eq!(merge.code(), Some(130));
+    }
+    assert!(versions() < at_first + 60, "it was not interrupted");
+    expect(0, &["merge", "--table", &t.uri]);
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[test]
+fn the_demo_ends_by_itself_and_finds_nothing_lost_or_doubled() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().to_str().unwrap();
+    for _ in 0..2 {
+        let said = expect(
+            0,
+            &[
+                "demo",
+                "--dir",
+                dir,
+                "--listen",
+                "127.0.0.1:0",
+                "--seconds",
+                "2",
+                "--writers",
+                "2",
+            ],
+        );
+        assert!(said.out.contains("0 lost, 0 doubled"), "{said:?}");
+    }
+}
+
+#[test]
+fn the_demo_survives_ctrl_c_with_a_summary() {
+    let dir = tempfile::tempdir().unwrap();
+    let table = dir.path().join("rollouts.lance");
+    let mut demo = start(
+        &[
+            "demo",
+            "--dir",
+            dir.path().to_str().unwrap(),
+            "--listen",
+            "127.0.0.1:0",
+        ],
+        &[],
+    );
+    demo.until("a shard", || table.join("_mem_wal").exists());
+    demo.signal("INT");
+    assert_eq!(demo.code(), Some(0));
+}
+
+#[test]
+fn a_port_that_is_taken_is_named_with_the_way_out() {
+    let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let said = freshet(&["demo", "--listen", &address, "--seconds", "1"]);
+    assert_eq!(said.code, Some(2));
+    assert!(
+        said.err.contains(&address) && said.err.contains("--listen"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn wrong_manifests_are_named_with_file_and_line_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("maze.yaml");
+    std::fs::write(&file, "apiVersion: freshet.dev/v1alpha1\nkind: Experiment\nmetadata: {name: maze}\nspec:\n  table: {uri: /t}\n  freshness: {target: soon}\n").unwrap();
+    let said = expect(
+        2,
+        &[
+            "local",
+            "-f",
+            file.to_str().unwrap(),
+            "--listen",
+            "127.0.0.1:0",
+        ],
+    );
+    assert!(said.err.contains("maze.yaml:6"), "{said:?}");
+}
