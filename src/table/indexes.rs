@@ -129,6 +129,8 @@ async fn optimize(dataset: &mut Dataset, index: &StaleIndex) -> Result<()> {
         );
     }
     reach("indexes.commit").await;
+    // Building took its time, and a version that is gone by now may have moved the rows that were read.
+    still_there(dataset).await?;
     Box::pin(commit_optimize_indices(dataset, merged, &options))
         .await
         .map_err(|e| Error::lance("commit", e))

@@ -167,6 +167,27 @@ async fn indexes_answer_the_same_after_compaction_and_upkeep() {
 }
 
 #[tokio::test]
+async fn upkeep_adds_parts_to_an_index_and_makes_one_of_eight() {
+    let mut t = indexed(false).await;
+    let mut desk = Desk::open(&t.uri).await;
+    t.delete(&[63, 64]).await;
+    let mut most = 0;
+    for round in 1..=10 {
+        t.put(&[(round, 1), (800 + round, 1)]).await;
+        t.flush().await;
+        desk.merge(8).await;
+        let deadline = Instant::now() + Duration::from_secs(600);
+        desk.table.optimize_indexes(deadline).await.unwrap();
+        let indices = t.dataset().await.load_indices().await.unwrap();
+        let parts = |name: &str| indices.iter().filter(|i| i.name == name).count();
+        most = most.max(parts("words")).max(parts("near"));
+        assert!(parts("words") <= 8 && parts("near") <= 8 && parts("episode_idx") <= 8);
+    }
+    assert!(most > 1, "upkeep adds parts");
+    answers_agree(&t.dataset().await, "after ten upkeeps").await;
+}
+
+#[tokio::test]
 async fn draining_waits_for_search_indexes_and_upkeep_lets_it_go_on() {
     let mut t = indexed(false).await;
     let mut desk = Desk::open(&t.uri).await;
