@@ -90,6 +90,14 @@ impl KeySet {
         self.ends.len()
     }
 
+    /// Bytes that the set holds.
+    pub fn size(&self) -> usize {
+        self.bytes.capacity()
+            + self.ends.capacity() * 8
+            + self.places.capacity() * 8
+            + self.table.capacity() * 5
+    }
+
     /// The key at a position.
     pub fn key(&self, at: u32) -> &[u8] {
         let at = at as usize;

@@ -263,8 +263,14 @@ impl<'a> Work<'a> {
         let of = key_bytes.div_ceil((self.budget / 4).max(1)).max(1);
         let mut live: Live = vec![RoaringBitmap::new(); sources.len()];
         let mut found = Found::default();
-        for part in 0..of {
-            let set = choose(sources, &codec, Part { part, of }, &mut live).await?;
+        let mut parts: Vec<Part> = (0..of).rev().map(|part| Part { part, of }).collect();
+        while let Some(part) = parts.pop() {
+            let limit = self.budget / 2;
+            let Some(set) = choose(sources, &codec, part, limit, &mut live).await? else {
+                // Keys are longer than was thought.
+                parts.extend(part.halves());
+                continue;
+            };
             find(
                 &self.base,
                 &self.keys,

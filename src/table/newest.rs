@@ -192,13 +192,27 @@ pub(crate) struct Part {
     pub of: u64,
 }
 
-/// Adds to `live` the rows that live among the keys of one part, and gives back those keys.
+impl Part {
+    /// The two parts that it falls into.
+    pub fn halves(self) -> [Self; 2] {
+        let of = self.of * 2;
+        let second = self.part + self.of;
+        [self.part, second].map(|part| Self { part, of })
+    }
+}
+
+/// Parts are not halved further: keys that collide to here would not part.
+const MOST_PARTS: u64 = 1 << 20;
+
+/// Adds to `live` the rows that live among the keys of one part, and gives back those keys; `None` where they take more
+/// than `limit` bytes. What was added until then stays right: choosing again adds the same.
 pub(crate) async fn choose(
     sources: &[Source],
     codec: &KeyCodec,
     part: Part,
+    limit: u64,
     live: &mut Live,
-) -> Result<KeySet> {
+) -> Result<Option<KeySet>> {
     let mut set = KeySet::default();
     for (at, source) in sources.iter().enumerate() {
         let mut rows = source.rows(true).await?;
@@ -241,7 +255,10 @@ pub(crate) async fn choose(
                     live[at].insert(offset);
                 }
             }
+            if set.size() as u64 > limit && set.len() > 1 && part.of < MOST_PARTS {
+                return Ok(None);
+            }
         }
     }
-    Ok(set)
+    Ok(Some(set))
 }
