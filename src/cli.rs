@@ -56,14 +56,14 @@ pub fn main() -> ExitCode {
         Role::Local(_) => "info",
         _ => "error",
     };
-    if let Err(failure) = log(cli.verbose, level) {
+    let format = match &cli.role {
+        Role::Local(args) if args.output == Output::Json => telemetry::Format::Json,
+        _ => telemetry::Format::Text,
+    };
+    if let Err(failure) = log(cli.verbose, level, format) {
         eprintln!("freshet: {failure}");
         return ExitCode::from(failure.code);
     }
-    // Lance may panic on what it did not expect; the table room turns that into an error with a name.
-    std::panic::set_hook(Box::new(|panic| {
-        tracing::debug!(at = panic.location().map(ToString::to_string), "a panic");
-    }));
     let done = std::panic::catch_unwind(move || run(cli.role)).unwrap_or_else(|_| {
         Err(Failure::other(
             "an internal fault; what was committed is whole, please report it with what `-v` says",
@@ -89,15 +89,14 @@ fn run(role: Role) -> Result<(), Failure> {
 }
 
 /// Logs go to stderr: our own from `level` on, those of Lance and the stores only when asked for.
-fn log(verbose: u8, level: &str) -> Result<(), Failure> {
+fn log(verbose: u8, level: &str, format: telemetry::Format) -> Result<(), Failure> {
     let filter = match verbose {
         0 => format!("off,freshet={level}"),
         1 => "off,freshet=debug".to_string(),
         _ => "info,freshet=trace".to_string(),
     };
     let filter = std::env::var("FRESHET_LOG").unwrap_or(filter);
-    telemetry::init(telemetry::Format::Text, &filter)
-        .map_err(|e| Failure::usage(format!("FRESHET_LOG: {e}")))
+    telemetry::init(format, &filter).map_err(|e| Failure::usage(format!("FRESHET_LOG: {e}")))
 }
 
 /// Runs a command until it ends or a signal comes. Work that is dropped has committed all of it or nothing.

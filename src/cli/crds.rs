@@ -5,11 +5,14 @@
 use std::path::PathBuf;
 
 use freshet::api::crd::crd_yaml;
+use serde_json::json;
 
-use super::exit::Failure;
+use super::Output;
+use super::exit::{CODES, Failure};
 
 /// Write the CustomResourceDefinitions, as the code defines them, into a folder.
 #[derive(Debug, clap::Args)]
+#[command(after_help = CODES)]
 pub struct Args {
     /// The folder.
     #[arg(long, default_value = "crds")]
@@ -17,6 +20,9 @@ pub struct Args {
     /// Write to stdout, and to no file.
     #[arg(long)]
     stdout: bool,
+    /// How the answer is written.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
 }
 
 const FILE: &str = "freshet.dev_experiments.yaml";
@@ -30,6 +36,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
     std::fs::create_dir_all(&args.dir)
         .and_then(|()| std::fs::write(&file, crd_yaml()))
         .map_err(|e| Failure::other(format!("{} cannot be written: {e}", file.display())))?;
-    println!("wrote {}", file.display());
+    match args.output {
+        Output::Text => println!("wrote {}", file.display()),
+        Output::Json => println!("{:#}", json!({ "wrote": [file.display().to_string()] })),
+    }
     Ok(())
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use freshet::local::demo::{self, Error, Options};
 
 use super::exit::{CODES, CORRUPT, Failure, USAGE};
-use super::local;
+use super::{Output, local};
 
 /// Show Freshet at work: writers roll out into a new table through MemWAL, the engine merges behind them, and the records
 /// are served. Needs nothing but a folder and a port.
@@ -27,6 +27,9 @@ pub struct Args {
     /// End after so many seconds of writing, with a summary. Else Ctrl-C does.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
+    /// How the summary is written; with json nothing else is.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Output,
 }
 
 pub async fn run(args: Args) -> Result<(), Failure> {
@@ -35,6 +38,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         listen: args.listen,
         writers: args.writers.into(),
         seconds: args.seconds,
+        json: args.output == Output::Json,
     };
     let stop = local::stop_on_signal();
     demo::run(options, stop).await.map_err(|e| match e {

@@ -9,11 +9,12 @@ use std::path::PathBuf;
 use freshet::api::{Defaults, Experiment, ExperimentSpec, Mode, TableSpec, validate};
 use freshet::engine::Config;
 use freshet::local::{self, Options};
+use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use super::asked_to_stop;
 use super::exit::{CODES, Failure, INTERRUPTED, USAGE};
 use super::size;
+use super::{Output, asked_to_stop};
 
 /// Keep the experiments of some manifests fresh and serve their records, in this one process, without a cluster.
 /// Manifests are read again when they change; a broken edit keeps the last good state.
@@ -35,6 +36,9 @@ pub struct Args {
     /// Memory that all merges together may use.
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::parse)]
     budget: u64,
+    /// How logs and the line that says that it is up are written.
+    #[arg(short, long, value_enum, default_value = "text")]
+    pub output: Output,
 }
 
 fn table(text: &str) -> Result<(String, String), String> {
@@ -90,7 +94,20 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             ..Default::default()
         },
         defaults: Defaults::default(),
-        quiet: false,
+        up: match args.output {
+            Output::Text => |up| {
+                println!(
+                    "{} experiments, served at http://{}",
+                    up.experiments, up.address
+                )
+            },
+            Output::Json => |up| {
+                println!(
+                    "{}",
+                    json!({ "experiments": up.experiments, "address": format!("http://{}", up.address) })
+                )
+            },
+        },
     };
     let stop = stop_on_signal();
     local::run(options, stop).await.map_err(failure)

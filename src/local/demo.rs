@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -43,6 +44,8 @@ pub struct Options {
     pub writers: usize,
     /// Ends by itself after so many seconds of writing.
     pub seconds: Option<u64>,
+    /// Shows nothing on the way, and the summary as one JSON document.
+    pub json: bool,
 }
 
 /// Why the demo could not run.
@@ -120,7 +123,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let serving = tokio::spawn(server.serve(listener, served.clone()));
 
     let mut show = Show {
-        screen: Screen::new(options.writers, &uri, address),
+        screen: Screen::new(&options, &uri, address),
         statuses: engine.statuses(),
         max_lag: Duration::ZERO,
     };
@@ -146,7 +149,17 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     // Whoever still reads has had its answer, or is told that the demo is over.
     serving.abort();
     wrote.map_err(Error::Writer)?;
-    summary(&written, wrote_for, last.as_ref(), max_lag);
+    let summary = Summary {
+        written: &written,
+        took: wrote_for,
+        last: last.as_ref(),
+        max_lag,
+        compared: compared.as_ref().and_then(|c| c.as_ref().ok()),
+    };
+    match options.json {
+        true => println!("{:#}", summary.document()),
+        false => println!("{}", summary.text()),
+    }
     verdict(fresh, compared)
 }
 
@@ -251,41 +264,67 @@ impl Show {
     }
 }
 
-fn summary(written: &Written, took: Duration, last: Option<&TableStatus>, max_lag: Duration) {
-    let (merged, version) = last.map_or((0, 0), |s| {
-        (
-            s.merged_generations,
-            s.base.map_or(0, |(version, ..)| version),
-        )
-    });
-    println!(
-        "wrote {} rows in {:.0} s ({} inserted, {} updated, {} deleted), flushed in {} generations",
-        written.inserted + written.updated,
-        took.as_secs_f64(),
-        written.inserted,
-        written.updated,
-        written.deleted,
-        written.generations
-    );
-    println!(
-        "merged {merged} generations, base version {version}, longest lag {:.1} s",
-        max_lag.as_secs_f64()
-    );
+/// What the demo came to.
+struct Summary<'a> {
+    written: &'a Written,
+    took: Duration,
+    last: Option<&'a TableStatus>,
+    max_lag: Duration,
+    compared: Option<&'a check::Compared>,
+}
+
+impl Summary<'_> {
+    fn merged(&self) -> (u64, u64) {
+        self.last.map_or((0, 0), |s| {
+            (
+                s.merged_generations,
+                s.base.map_or(0, |(version, ..)| version),
+            )
+        })
+    }
+
+    fn text(&self) -> String {
+        let (w, (merged, version)) = (self.written, self.merged());
+        let mut text = format!(
+            "wrote {} rows in {:.0} s ({} inserted, {} updated, {} deleted), flushed in {} generations\nmerged {merged} generations, base version {version}, longest lag {:.1} s",
+            w.inserted + w.updated,
+            self.took.as_secs_f64(),
+            w.inserted,
+            w.updated,
+            w.deleted,
+            w.generations,
+            self.max_lag.as_secs_f64()
+        );
+        if let Some(c) = self.compared {
+            text.push_str(&format!(
+                "\nchecked {} rows against the writers' journal: {} lost, {} doubled, {} changed, {} resurrected",
+                c.rows, c.lost, c.doubled, c.changed, c.resurrected
+            ));
+        }
+        text
+    }
+
+    fn document(&self) -> serde_json::Value {
+        let (w, (merged, version)) = (self.written, self.merged());
+        let checked = self.compared.map(|c| {
+            json!({ "rows": c.rows, "lost": c.lost, "doubled": c.doubled, "changed": c.changed, "resurrected": c.resurrected })
+        });
+        json!({
+            "seconds": self.took.as_secs_f64(),
+            "written": { "inserted": w.inserted, "updated": w.updated, "deleted": w.deleted, "generations": w.generations },
+            "merged": { "generations": merged, "version": version },
+            "longestLagSeconds": self.max_lag.as_secs_f64(),
+            "checked": checked,
+        })
+    }
 }
 
 fn verdict(fresh: bool, compared: Option<Result<check::Compared, String>>) -> Result<(), Error> {
     match compared {
-        Some(Ok(c)) if c.is_right() => {
-            println!(
-                "checked {} rows against the writers' journal: 0 lost, 0 doubled, 0 changed, 0 resurrected",
-                c.rows
-            );
-            Ok(())
-        }
-        Some(Ok(c)) => Err(Error::Wrong(format!(
-            "the table differs from the writers' journal: {} lost, {} doubled, {} changed, {} resurrected; please report it",
-            c.lost, c.doubled, c.changed, c.resurrected
-        ))),
+        Some(Ok(c)) if c.is_right() => Ok(()),
+        Some(Ok(_)) => Err(Error::Wrong(
+            "the table differs from the writers' journal, as said above; please report it".into(),
+        )),
         Some(Err(e)) => Err(Error::Wrong(e)),
         None if fresh => Ok(()),
         None => Err(Error::Wrong(format!(

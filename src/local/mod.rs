@@ -13,4 +13,4 @@ mod secrets;
 mod specs;
 mod watch;
 
-pub use role::{Error, Options, run};
+pub use role::{Error, Options, Up, run};

@@ -36,8 +36,17 @@ pub struct Options {
     pub engine: Config,
     /// What manifests leave out.
     pub defaults: Defaults,
-    /// Whether the address is kept to itself once the server is up.
-    pub quiet: bool,
+    /// Told once the server is up.
+    pub up: fn(&Up),
+}
+
+/// That the role is up.
+#[derive(Debug, Clone, Copy)]
+pub struct Up {
+    /// Experiments that it began with.
+    pub experiments: usize,
+    /// Where it listens.
+    pub address: SocketAddr,
 }
 
 /// Why the role could not start, or ended.
@@ -103,12 +112,10 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let book = Arc::new(Book::new(stores, engine.statuses()));
     engine.set_tables(first.iter().map(|r| r.spec.clone()).collect());
     book.set(&first);
-    if !options.quiet {
-        eprintln!(
-            "freshet: {} experiments, served at http://{address}",
-            first.len()
-        );
-    }
+    (options.up)(&Up {
+        experiments: first.len(),
+        address,
+    });
     let server = Server::new(book.clone(), metrics, server::Config::default());
     let mut serving = tokio::spawn(server.serve(listener, stop.clone()));
     let mut tick = tokio::time::interval(LOOK_EVERY);

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
+use super::Options;
 use super::writers::Written;
 use crate::engine::TableStatus;
 
@@ -19,22 +20,23 @@ const LINE_EVERY: Duration = Duration::from_secs(2);
 
 /// The view.
 pub struct Screen {
+    silent: bool,
     terminal: bool,
-    head: String,
     drawn: usize,
     last: Option<Instant>,
 }
 
 impl Screen {
-    pub fn new(writers: usize, uri: &str, address: SocketAddr) -> Self {
-        let head = format!(
-            "{writers} writers roll out into {uri}, Freshet merges behind them\nrecords   http://{address}/api/v1/experiments/rollouts/records?source=all\nmetrics   http://{address}/metrics      Ctrl-C ends it"
-        );
-        let terminal = stdout().is_terminal();
-        println!("{head}\n");
+    pub fn new(options: &Options, uri: &str, address: SocketAddr) -> Self {
+        if !options.json {
+            println!(
+                "{} writers roll out into {uri}, Freshet merges behind them\nrecords   http://{address}/api/v1/experiments/rollouts/records?source=all\nmetrics   http://{address}/metrics      Ctrl-C ends it\n",
+                options.writers
+            );
+        }
         Self {
-            terminal,
-            head,
+            silent: options.json,
+            terminal: stdout().is_terminal(),
             drawn: 0,
             last: None,
         }
@@ -51,7 +53,7 @@ impl Screen {
     ) {
         let now = Instant::now();
         let due = |last: Instant| now.saturating_duration_since(last) >= LINE_EVERY;
-        if !self.terminal && self.last.is_some_and(|last| !due(last)) {
+        if self.silent || !self.terminal && self.last.is_some_and(|last| !due(last)) {
             return;
         }
         self.last = Some(now);
@@ -115,11 +117,10 @@ impl Screen {
     }
 
     /// What comes after the view starts on a line of its own.
-    pub fn end(&mut self) {
-        if self.terminal {
+    pub fn end(&self) {
+        if self.terminal && !self.silent {
             println!();
         }
-        self.head.clear();
     }
 }
 
