@@ -52,7 +52,7 @@ def make(uri, base, generations, size):
 def freshet(uri):
     done = subprocess.run([FRESHET, "merge", "--table", uri, "--until-fresh", "--max-generations", "4096", "--budget", "1Gi", "-o", "json"],
                           check=True, capture_output=True, text=True)
-    return json.loads(done.stdout.splitlines()[-1])["seconds"]
+    return json.loads(done.stdout)["seconds"]
 
 
 def pylance(uri):
