@@ -5,7 +5,12 @@ mod cli;
 fn main() -> std::process::ExitCode {
     bound_allocator();
     quiet_lance();
-    cli::main()
+    std::panic::catch_unwind(cli::main).unwrap_or_else(|_| {
+        eprintln!(
+            "freshet: Bug: it gave up where it should not; run it again with -v -v and report what it says"
+        );
+        std::process::ExitCode::FAILURE
+    })
 }
 
 /// One arena for all threads: glibc gives each thread one of its own else, and each keeps what it once held. A merge's

@@ -5,10 +5,11 @@
 //! in tasks of their own and report through one channel.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
@@ -316,11 +317,14 @@ impl Dispatcher {
             let within = config.look_within;
             let look: BoxFuture<'static, _> =
                 Box::pin(held.clone().look(stores, policy, config.clone()));
+            // A look that panics has to be heard of too, or the table would never be looked at again.
+            let look = AssertUnwindSafe(look).catch_unwind();
             let cancelled = cancel.cancelled_owned();
             tokio::spawn(async move {
                 let result = tokio::select! {
                     look = tokio::time::timeout(within, look) => match look {
-                        Ok(result) => result,
+                        Ok(Ok(result)) => result,
+                        Ok(Err(_panic)) => Err(Error::Bug("a look at the table panicked".into())),
                         Err(_) => Err(Error::StoreUnreachable("look at the table in time")),
                     },
                     () = cancelled => return,

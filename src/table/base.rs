@@ -19,7 +19,7 @@ use object_store::path::Path;
 use tokio::sync::Mutex;
 use uuid::Uuid;
 
-use super::diagnose::{diagnose, not_there};
+use super::diagnose::{broken, diagnose, not_there};
 use super::error::{Error, Result, is_not_found};
 use super::store::{Location, Stores};
 
@@ -86,10 +86,15 @@ impl Table {
     pub(crate) async fn latest(&self) -> Result<Arc<Dataset>> {
         let mut held = self.latest.lock().await;
         let mut dataset = held.as_ref().clone();
-        match dataset.checkout_latest().await {
-            Ok(()) => {}
-            Err(e) if is_not_found(&e) => return Err(not_there(&self.location)),
-            Err(e) => return Err(Error::lance("look at the newest base version", e)),
+        // As in `open`: a broken manifest may make Lance panic.
+        match AssertUnwindSafe(dataset.checkout_latest())
+            .catch_unwind()
+            .await
+        {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) if is_not_found(&e) => return Err(not_there(&self.location)),
+            Ok(Err(e)) => return Err(Error::lance("look at the newest base version", e)),
+            Err(_panic) => return Err(broken(&self.location)),
         }
         if dataset.version_id() != held.version_id()
             || dataset.manifest_location().e_tag != held.manifest_location().e_tag

@@ -21,6 +21,16 @@ pub(crate) fn not_there(location: &Location) -> Error {
     Error::TableNotFound(location.uri.clone())
 }
 
+/// A table whose newest manifest is no manifest.
+pub(crate) fn broken(location: &Location) -> Error {
+    Error::Corrupt {
+        what: format!(
+            "{}: the table's newest manifest is broken; restore a good version of it",
+            location.uri
+        ),
+    }
+}
+
 /// Why a table that is there cannot be opened: its store is asked step by step, so that no text has to be read.
 pub(crate) async fn diagnose(
     stores: &Stores,
@@ -35,12 +45,7 @@ pub(crate) async fn diagnose(
     }
     match look_at_versions(stores, location).await {
         Err(e) => e,
-        Ok(false) => Error::Corrupt {
-            what: format!(
-                "{}: the table's newest manifest is broken; restore a good version of it",
-                location.uri
-            ),
-        },
+        Ok(false) => broken(location),
         Ok(true) => match e.map(|e| Error::lance("open the table", e)) {
             Some(Error::Lance { source, .. }) if is_io(&source) => {
                 Error::StoreUnreachable("open the table")

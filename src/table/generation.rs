@@ -81,6 +81,20 @@ pub struct Facts {
     manifest: Bytes,
 }
 
+#[cfg(test)]
+impl Facts {
+    /// Facts of a generation of no rows.
+    pub(crate) fn of(flushed_at: Timestamp, manifest: Bytes) -> Self {
+        Self {
+            flushed_at,
+            physical_rows: 0,
+            masked_rows: 0,
+            data_bytes: 0,
+            manifest,
+        }
+    }
+}
+
 /// A generation holds one version, the first.
 const VERSION: u64 = 1;
 

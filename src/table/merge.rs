@@ -21,7 +21,7 @@ use super::error::{Error, Result};
 use super::find::{Ahead, Found, ahead, find};
 use super::generation::{Facts, Generation, Rows};
 use super::keys::KeyCodec;
-use super::newest::{Estimate, Live, Part, Source, choose, estimate, open};
+use super::newest::{Estimate, Live, Part, Source, choose, estimate, newest_first, open};
 use super::observe::Known;
 use super::snapshot::{Chunk, Snapshot};
 use super::steps::reach;
@@ -152,6 +152,8 @@ struct Work<'a> {
     chunk: &'a Chunk,
     keys: Vec<(String, i32)>,
     facts: Vec<(Generation, Arc<Facts>)>,
+    /// Positions in `facts`, newest first.
+    order: Vec<usize>,
     estimate: Estimate,
     hold: Option<u64>,
     budget: u64,
@@ -168,9 +170,18 @@ impl<'a> Work<'a> {
         let base = snapshot.base.clone();
         let keys = key_fields(base.schema());
         check_keys(base.schema(), &keys)?;
-        // Newest first within a shard, as choosing needs it.
-        let wanted: Vec<Generation> = chunk.generations().rev().cloned().collect();
-        let facts = known.all(table, &wanted).await?;
+        // Rows are written oldest first, so sources are read the other way round.
+        let wanted: Vec<Generation> = chunk.generations().cloned().collect();
+        let mut facts = known.all(table, &wanted).await?;
+        let by_age = newest_first(
+            &facts
+                .iter()
+                .map(|(g, f)| (g, f.as_ref()))
+                .collect::<Vec<_>>(),
+        );
+        let last = facts.len() - 1;
+        let order = by_age.into_iter().map(|at| last - at).collect();
+        facts.reverse();
         let estimate = estimate(facts.iter().map(|(g, f)| (g, f.as_ref())));
         let hold = (estimate.bytes <= limits.budget_bytes / 2).then_some(limits.budget_bytes / 2);
         Ok(Self {
@@ -179,6 +190,7 @@ impl<'a> Work<'a> {
             chunk,
             keys,
             facts,
+            order,
             estimate,
             hold,
             budget: limits.budget_bytes,
@@ -266,7 +278,8 @@ impl<'a> Work<'a> {
         let mut parts: Vec<Part> = (0..of).rev().map(|part| Part { part, of }).collect();
         while let Some(part) = parts.pop() {
             let limit = self.budget / 2;
-            let Some(set) = choose(sources, &codec, part, limit, &mut live).await? else {
+            let Some(set) = choose(sources, &self.order, &codec, part, limit, &mut live).await?
+            else {
                 // Keys are longer than was thought.
                 parts.extend(part.halves());
                 continue;

@@ -4,6 +4,7 @@
 //! deciding for each generation which of its rows live: the newest version of a key wins, a delete keeps none. May use:
 //! generations, mappings, key sets. Never: the base table (`find`), or a commit.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,7 @@ use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
 use lance_io::object_store::ObjectStore;
 use roaring::RoaringBitmap;
+use uuid::Uuid;
 
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation, OpenGeneration, Rows};
@@ -192,6 +194,25 @@ pub(crate) struct Part {
     pub of: u64,
 }
 
+/// Positions of generations, newest first: within a shard by number, between shards by the time of their flush. MemWAL
+/// asks that a key always maps to one shard; where a writer's successor took another, what was flushed later wins.
+/// `oldest_first` holds each shard's generations in the order of their numbers.
+pub(crate) fn newest_first(oldest_first: &[(&Generation, &Facts)]) -> Vec<usize> {
+    let mut shards: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
+    for (at, (generation, _)) in oldest_first.iter().enumerate() {
+        shards.entry(generation.shard).or_default().push(at);
+    }
+    let mut order = Vec::with_capacity(oldest_first.len());
+    while let Some(next) = shards
+        .values_mut()
+        .filter(|left| !left.is_empty())
+        .max_by_key(|left| left.last().map(|at| oldest_first[*at].1.flushed_at))
+    {
+        order.extend(next.pop());
+    }
+    order
+}
+
 impl Part {
     /// The two parts that it falls into.
     pub fn halves(self) -> [Self; 2] {
@@ -206,15 +227,18 @@ const MOST_PARTS: u64 = 1 << 20;
 
 /// Adds to `live` the rows that live among the keys of one part, and gives back those keys; `None` where they take more
 /// than `limit` bytes. What was added until then stays right: choosing again adds the same.
+/// `order` names the sources newest first.
 pub(crate) async fn choose(
     sources: &[Source],
+    order: &[usize],
     codec: &KeyCodec,
     part: Part,
     limit: u64,
     live: &mut Live,
 ) -> Result<Option<KeySet>> {
     let mut set = KeySet::default();
-    for (at, source) in sources.iter().enumerate() {
+    for at in order.iter().copied() {
+        let source = &sources[at];
         let mut rows = source.rows(true).await?;
         while let Some((batch, offsets)) = rows.try_next().await? {
             let columns = source.mapping.key_positions(&batch)?;
@@ -261,4 +285,37 @@ pub(crate) async fn choose(
         }
     }
     Ok(Some(set))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use jiff::Timestamp;
+
+    #[test]
+    fn what_was_flushed_later_is_newer_between_shards_and_a_number_is_within_one() {
+        let made = |shard: u128, number: u64, second: i64| {
+            let generation = Generation {
+                shard: Uuid::from_u128(shard),
+                number,
+                path: format!("{number}"),
+                rows: None,
+                bytes: None,
+            };
+            (
+                generation,
+                Facts::of(Timestamp::from_second(second).unwrap(), Bytes::new()),
+            )
+        };
+        // Shard 1's clock went back between its two generations.
+        let all = [
+            made(1, 1, 50),
+            made(1, 2, 40),
+            made(2, 1, 45),
+            made(2, 2, 60),
+        ];
+        let all: Vec<_> = all.iter().map(|(g, f)| (g, f)).collect();
+        assert_eq!(newest_first(&all), [3, 2, 1, 0]);
+    }
 }

@@ -23,6 +23,7 @@ use super::super::generation::{Facts, Generation, OpenGeneration, facts};
 use super::super::keys::{Added, KeyCodec, KeySet, Place, hash};
 use super::super::mapping::Mapping;
 use super::super::merge::{check_keys, key_types};
+use super::super::newest::newest_first;
 use super::super::snapshot::{ShardPending, Snapshot};
 use super::hidden::{Fragments, Hidden};
 use super::{ReadError, ReadLimits, Source};
@@ -443,12 +444,18 @@ fn newest(keys: &[Arc<Keys>], keyed: bool) -> Vec<RoaringBitmap> {
             .map(|k| k.offsets.iter().copied().collect::<RoaringBitmap>() - &k.dead);
         return all.collect();
     }
+    let ages: Vec<_> = keys
+        .iter()
+        .map(|k| (&k.generation, k.facts.as_ref()))
+        .collect();
+    let order = newest_first(&ages);
     let mut live = vec![RoaringBitmap::new(); keys.len()];
     let rows: u64 = keys.iter().map(|k| k.offsets.len() as u64).sum();
     let of = rows.div_ceil(KEYS_AT_ONCE).max(1);
     for part in 0..of {
         let mut set = KeySet::default();
-        for (at, generation) in keys.iter().enumerate().rev() {
+        for at in order.iter().copied() {
+            let generation = &keys[at];
             for (row, offset) in generation.offsets.iter().enumerate() {
                 let key = generation.key(row);
                 if of > 1 && hash(key) % of != part {
