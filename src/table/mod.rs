@@ -20,6 +20,7 @@ mod error;
 mod file;
 mod find;
 mod generation;
+mod history;
 mod indexes;
 mod keys;
 mod mapping;
