@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Book;
+use super::secrets::{self, Stamp};
 use super::specs::{Ready, ready};
 use super::watch::{Said, Watch};
 use crate::api::{Defaults, Experiment};
@@ -101,6 +102,7 @@ pub async fn listen(on: SocketAddr) -> Result<TcpListener, Error> {
 pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error> {
     let mut follower = Follower::new(&options);
     let first = follower.first()?;
+    follower.ready = first.clone();
     let listener = listen(options.listen).await?;
     let address = listener.local_addr().map_err(Error::Server)?;
     let metrics = Arc::new(Metrics::new());
@@ -142,6 +144,12 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
 struct Follower {
     watch: Watch,
     options: Options,
+    /// Experiments as the manifests last said.
+    read: Vec<Experiment>,
+    /// Experiments as they were last taken up.
+    ready: Vec<Ready>,
+    /// The state of the Secrets' files when they were last read.
+    secrets: Stamp,
     /// Credentials' problems that were told already, by experiment.
     told: BTreeMap<String, String>,
 }
@@ -151,6 +159,9 @@ impl Follower {
         Self {
             watch: Watch::new(options.files.clone()),
             options: options.clone(),
+            read: vec![],
+            ready: vec![],
+            secrets: secrets::stamp(options.secrets.as_deref()),
             told: BTreeMap::new(),
         }
     }
@@ -172,47 +183,71 @@ impl Follower {
             let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             return Err(Error::Manifests(lines.join("\n")));
         }
-        self.ready(said.experiments)
-            .map_err(|(name, why)| Error::Manifests(format!("the experiment {name}: {why}")))
+        self.read = said.experiments;
+        let all = self.each().into_iter().map(|(name, ready)| {
+            ready.map_err(|why| Error::Manifests(format!("the experiment {name}: {why}")))
+        });
+        all.collect()
     }
 
-    /// What there is now, if anything moved.
+    /// What there is now, if anything moved: manifests, or the files of Secrets.
     fn next(&mut self) -> Option<Vec<Ready>> {
-        let said = self.watch.changed(false)?;
-        notes(&said);
-        for problem in &said.problems {
-            tracing::error!("{problem}");
+        let said = self.watch.changed(false);
+        let secrets = secrets::stamp(self.options.secrets.as_deref());
+        if said.is_none() && secrets == self.secrets {
+            return None;
         }
-        for file in &said.kept {
-            tracing::warn!(file = %file.display(), "the last good state of this file is kept until it is mended");
-        }
-        match self.ready(said.experiments) {
-            Ok(all) => {
-                tracing::info!(experiments = all.len(), "manifests read again");
-                Some(all)
+        self.secrets = secrets;
+        if let Some(said) = said {
+            notes(&said);
+            for problem in &said.problems {
+                tracing::error!("{problem}");
             }
-            Err((name, why)) => {
-                if self.told.insert(name.clone(), why.clone()).as_ref() != Some(&why) {
-                    tracing::error!(experiment = name, "everything stays as it was: {why}");
+            for file in &said.kept {
+                tracing::warn!(file = %file.display(), "the last good state of this file is kept until it is mended");
+            }
+            self.read = said.experiments;
+        }
+        let mut all = Vec::new();
+        for (name, ready) in self.each() {
+            match ready {
+                Ok(ready) => {
+                    self.told.remove(&name);
+                    all.push(ready);
                 }
-                None
+                Err(why) => {
+                    // It alone waits, with what it had before; the others go on.
+                    let named = |r: &Ready| *r.spec.id.0 == *name;
+                    if !all.iter().any(named) {
+                        all.extend(self.ready.iter().find(|r| named(r)).cloned());
+                    }
+                    if self.told.insert(name.clone(), why.clone()).as_ref() != Some(&why) {
+                        tracing::error!(experiment = name, "it stays as it was: {why}");
+                    }
+                }
             }
         }
+        if all == self.ready {
+            return None;
+        }
+        tracing::info!(experiments = all.len(), "experiments read again");
+        self.ready = all.clone();
+        Some(all)
     }
 
-    fn ready(&self, experiments: Vec<Experiment>) -> Result<Vec<Ready>, (String, String)> {
+    /// Every experiment by its name, ready or with what it lacks.
+    fn each(&self) -> Vec<(String, Result<Ready, String>)> {
         let secrets = self.options.secrets.as_deref();
-        let all = self.options.tables.iter().chain(&experiments);
         let mut names = std::collections::BTreeSet::new();
+        let all = self.options.tables.iter().chain(&self.read);
         all.map(|e| {
             let name = e.metadata.name.clone().unwrap_or_default();
             if !names.insert(name.clone()) {
-                return Err((
-                    name,
-                    "it is named twice, by --table and by a manifest; rename one".into(),
-                ));
+                let why = "it is named twice, by --table and by a manifest; rename one";
+                return (name, Err(why.into()));
             }
-            ready(e, &self.options.defaults, secrets).map_err(|why| (name, why))
+            let made = ready(e, &self.options.defaults, secrets);
+            (name, made)
         })
         .collect()
     }

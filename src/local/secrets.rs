@@ -57,6 +57,30 @@ pub fn credentials(
     storage::credentials_for(table, secret).map_err(|e| format!("the Secret {name}: {e}"))
 }
 
+/// Every file of the Secrets with its time and size: equal as long as nothing moved.
+pub(super) type Stamp = Vec<(std::path::PathBuf, Option<std::time::SystemTime>, u64)>;
+
+/// The state of the Secrets' files under a directory.
+pub(super) fn stamp(dir: Option<&Path>) -> Stamp {
+    let below = |dir: &Path| -> Vec<std::path::PathBuf> {
+        let read = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        read.map(|entry| entry.path()).collect()
+    };
+    let mut files: Stamp = dir
+        .into_iter()
+        .flat_map(below)
+        .flat_map(|secret| below(&secret))
+        .map(|file| {
+            // Through links: a mounted Secret's files are links that are moved as one.
+            let found = std::fs::metadata(&file).ok();
+            let size = found.as_ref().map_or(0, |f| f.len());
+            (file, found.and_then(|f| f.modified().ok()), size)
+        })
+        .collect();
+    files.sort();
+    files
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

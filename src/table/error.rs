@@ -156,6 +156,11 @@ impl Error {
             | LanceError::CommitConflict { .. }
             | LanceError::TooMuchWriteContention { .. }
             | LanceError::IncompatibleTransaction { .. } => Error::Conflict("commit"),
+            // The store did not answer, or not well; what it said stays in the log.
+            _ if is_io(&e) => {
+                tracing::warn!(error = %e, "the store failed to {doing}");
+                Error::StoreUnreachable(doing)
+            }
             _ => Error::Lance {
                 doing,
                 source: Box::new(e),
