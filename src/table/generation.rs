@@ -15,7 +15,7 @@ use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use lance::Dataset;
 use lance::dataset::mem_wal::util::shard_base_path;
-use lance_core::datatypes::{BlobHandling, Schema};
+use lance_core::datatypes::{BlobHandling, Field, Schema};
 use lance_core::utils::deletion::DeletionVector;
 use lance_encoding::decoder::FilterExpression;
 use lance_file::reader::FileReader;
@@ -209,6 +209,12 @@ impl OpenGeneration {
                 "generation {} of shard {}",
                 generation.number, generation.shard
             )));
+        }
+        if let Some(name) = nested_blob(&manifest.schema) {
+            return Err(Error::Unsupported {
+                what: format!("a blob inside the column `{name}`"),
+                remedy: "make the blob a column of its own; nothing was fetched".into(),
+            });
         }
         let positional_ids = manifest.writer_version.as_ref().is_some_and(|w| {
             w.library == "lance"
@@ -419,6 +425,18 @@ impl Generation {
     }
 }
 
+/// The top-level column that has a blob somewhere below it, if any.
+fn nested_blob(schema: &Schema) -> Option<&str> {
+    fn below(field: &Field) -> bool {
+        field
+            .children
+            .iter()
+            .any(|child| child.is_blob() || below(child))
+    }
+    let outer = schema.fields.iter().find(|f| !f.is_blob() && below(f));
+    outer.map(|f| f.name.as_str())
+}
+
 fn is_plain(file: &DataFile) -> bool {
     file.base_id.is_none() && file.file_major_version >= 2 && !file.column_indices.is_empty()
 }
@@ -474,4 +492,21 @@ fn split_address(generation: &Generation, mut batch: RecordBatch) -> Result<Rows
         .iter()
         .map(|a| *a as u32);
     Ok((batch, UInt32Array::from_iter_values(offsets)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_schema::{DataType, Field, Schema as ArrowSchema};
+
+    #[test]
+    fn a_blob_inside_another_column_is_seen_at_every_depth() {
+        let blob = lance::blob::blob_field("payload", true);
+        let of = |field: Field| Schema::try_from(&ArrowSchema::new(vec![field])).unwrap();
+        let within = Field::new("step", DataType::Struct(vec![blob.clone()].into()), true);
+        let list = Field::new("steps", DataType::List(Arc::new(within.clone())), true);
+        assert_eq!(nested_blob(&of(blob)), None);
+        assert_eq!(nested_blob(&of(within)), Some("step"));
+        assert_eq!(nested_blob(&of(list)), Some("steps"));
+    }
 }
