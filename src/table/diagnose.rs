@@ -38,7 +38,7 @@ pub(crate) async fn diagnose(
     e: Option<lance::Error>,
 ) -> Error {
     if let Some(e) = &e {
-        tracing::warn!(error = %e, "the table cannot be opened");
+        tracing::debug!(error = %e, "the table cannot be opened");
     }
     if location.local_path().is_some_and(|p| p.is_file()) {
         return Error::NotALanceTable(location.uri.clone(), "it is a file, not a folder".into());

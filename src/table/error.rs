@@ -156,9 +156,9 @@ impl Error {
             | LanceError::CommitConflict { .. }
             | LanceError::TooMuchWriteContention { .. }
             | LanceError::IncompatibleTransaction { .. } => Error::Conflict("commit"),
-            // The store did not answer, or not well; what it said stays in the log.
+            // The store did not answer, or not well; its own words are for a log that is asked for.
             _ if is_io(&e) => {
-                tracing::warn!(error = %e, "the store failed to {doing}");
+                tracing::debug!(error = %e, "the store failed to {doing}");
                 Error::StoreUnreachable(doing)
             }
             _ => Error::Lance {
