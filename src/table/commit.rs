@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures::{StreamExt, TryStreamExt, stream};
 use lance::Dataset;
 use lance::dataset::CommitBuilder;
-use lance::dataset::transaction::{Operation, TransactionBuilder, UpdateMode};
+use lance::dataset::transaction::{Operation, Transaction, TransactionBuilder, UpdateMode};
 use lance_core::Error as LanceError;
 use lance_index::mem_wal::CompactedSsTable;
 use lance_io::object_store::ObjectStore;
@@ -28,6 +28,9 @@ use super::error::{Error, Result};
 
 /// Every commit of ours carries this property, with our version as its value.
 pub(crate) const PROPERTY: &str = "freshet";
+/// A merge that a person allowed though its shard went back names the shard here: what older versions say of it is
+/// settled from then on, for every process.
+const ACKNOWLEDGED: &str = "freshet.went-back-acknowledged";
 
 /// What a merge commits.
 pub(crate) struct Prepared {
@@ -38,6 +41,8 @@ pub(crate) struct Prepared {
     pub addresses: RoaringTreemap,
     pub marks: Vec<(Uuid, u64)>,
     pub key_ids: Vec<i32>,
+    /// Shards that went back and that a person said are as they should be.
+    pub acknowledged: Vec<Uuid>,
     /// Names this attempt's transaction.
     pub transaction: String,
 }
@@ -82,7 +87,7 @@ pub(crate) async fn commit(prepared: &Prepared, deadline: Instant) -> Result<Dat
     };
     let transaction = TransactionBuilder::new(prepared.base.version_id(), operation)
         .uuid(prepared.transaction.clone())
-        .transaction_properties(Some(Arc::new(properties())))
+        .transaction_properties(Some(Arc::new(with_acknowledged(&prepared.acknowledged))))
         .build();
     CommitBuilder::new(prepared.base.clone())
         .with_skip_auto_cleanup(true)
@@ -100,6 +105,28 @@ pub(crate) async fn commit(prepared: &Prepared, deadline: Instant) -> Result<Dat
 /// The properties that name a commit as ours.
 pub(crate) fn properties() -> HashMap<String, String> {
     HashMap::from([(PROPERTY.to_string(), env!("CARGO_PKG_VERSION").to_string())])
+}
+
+fn with_acknowledged(shards: &[Uuid]) -> HashMap<String, String> {
+    let mut all = properties();
+    if !shards.is_empty() {
+        let names: Vec<String> = shards.iter().map(Uuid::to_string).collect();
+        all.insert(ACKNOWLEDGED.to_string(), names.join(","));
+    }
+    all
+}
+
+/// The shards that a commit acknowledged.
+pub(crate) fn acknowledged_by(transaction: &Transaction) -> Vec<Uuid> {
+    let properties = transaction.transaction_properties.as_deref();
+    let named = properties
+        .and_then(|p| p.get(ACKNOWLEDGED))
+        .map(String::as_str);
+    named
+        .into_iter()
+        .flat_map(|n| n.split(','))
+        .filter_map(|n| Uuid::parse_str(n).ok())
+        .collect()
 }
 
 /// Whether the version that was read and every one made since still have their manifests: only then does Lance see every

@@ -3,6 +3,8 @@
 //! Lives here: the highest watermarks that they hold, so that a restore or an overwrite that was made before this process
 //! began still shows (contract 3). May use: Lance's versions. Never: a judgement (`observe`).
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -12,37 +14,85 @@ use object_store::ObjectStoreExt as _;
 use uuid::Uuid;
 
 use super::base::{details, watermarks};
+use super::commit::acknowledged_by;
 use super::error::{Error, Result, is_io};
 use super::shard::AT_ONCE;
 
 /// So many retained versions are asked for watermarks that went back since.
 const LOOK_BACK: u64 = 256;
 
-/// Watermarks that retained versions hold: a restore or an overwrite before this process began shows there.
-pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Vec<(Uuid, u64)>> {
+/// Per shard, the highest watermark that retained versions hold: a restore or an overwrite before this process began shows
+/// there. What a person acknowledged in a later merge says nothing any more.
+pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<BTreeMap<Uuid, u64>> {
     let newest = base.version_id();
-    let versions = (newest.saturating_sub(LOOK_BACK).max(1)..newest).map(|version| async move {
-        match AssertUnwindSafe(base.checkout_version(version))
-            .catch_unwind()
-            .await
-        {
-            Ok(Ok(old)) => details(&old).await,
-            Ok(Err(e)) if is_io(&e) && whole(base, version).await? => {
-                Err(Error::lance("look at an older version", e))
-            }
-            // A version that is gone, or broken (Lance panics on some), says nothing.
-            Ok(Err(_)) | Err(_) => Ok(None),
-        }
-    });
-    let found: Vec<_> = stream::iter(versions)
+    let versions = newest.saturating_sub(LOOK_BACK).max(1)..newest;
+    let found: Vec<_> = stream::iter(versions.clone())
+        .map(|version| async move { Ok::<_, Error>((version, marks_of(base, version).await?)) })
         .buffer_unordered(AT_ONCE)
         .try_collect()
         .await?;
-    Ok(found
-        .into_iter()
-        .flatten()
-        .flat_map(|d| watermarks(&d))
-        .collect())
+    let now = details(base)
+        .await?
+        .as_ref()
+        .map(watermarks)
+        .unwrap_or_default();
+    let back = |shard: &Uuid, mark: u64| now.get(shard).is_none_or(|now| *now < mark);
+    let settled = match found
+        .iter()
+        .flat_map(|(_, marks)| marks)
+        .any(|(shard, mark)| back(shard, *mark))
+    {
+        true => settled(base, versions.start..newest + 1).await,
+        false => BTreeMap::new(),
+    };
+    let mut highest = BTreeMap::new();
+    for (version, marks) in found {
+        let counts = |shard: &Uuid| settled.get(shard).is_none_or(|at| version >= *at);
+        for (shard, mark) in marks.into_iter().filter(|(shard, _)| counts(shard)) {
+            let held: &mut u64 = highest.entry(shard).or_default();
+            *held = mark.max(*held);
+        }
+    }
+    Ok(highest)
+}
+
+/// The watermarks of one version; none where it is gone or broken.
+async fn marks_of(base: &Dataset, version: u64) -> Result<BTreeMap<Uuid, u64>> {
+    // Lance panics on some broken manifests.
+    let details = match AssertUnwindSafe(base.checkout_version(version))
+        .catch_unwind()
+        .await
+    {
+        Ok(Ok(old)) => details(&old).await?,
+        Ok(Err(e)) if is_io(&e) && whole(base, version).await? => {
+            return Err(Error::lance("look at an older version", e));
+        }
+        Ok(Err(_)) | Err(_) => None,
+    };
+    Ok(details.as_ref().map(watermarks).unwrap_or_default())
+}
+
+/// Per shard, the newest version whose commit acknowledged that it went back.
+async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uuid, u64> {
+    let mut found = BTreeMap::new();
+    let mut read = stream::iter(versions)
+        .map(|version| async move {
+            let read = AssertUnwindSafe(base.read_transaction_by_version(version))
+                .catch_unwind()
+                .await;
+            (version, read)
+        })
+        .buffer_unordered(AT_ONCE);
+    while let Some((version, read)) = read.next().await {
+        let Ok(Ok(Some(transaction))) = read else {
+            continue;
+        };
+        for shard in acknowledged_by(&transaction) {
+            let at: &mut u64 = found.entry(shard).or_default();
+            *at = version.max(*at);
+        }
+    }
+    found
 }
 
 /// Whether a version's manifest is there and long enough to be one: asking for a part of an empty file fails like a store

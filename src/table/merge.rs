@@ -154,6 +154,7 @@ struct Work<'a> {
     facts: Vec<(Generation, Arc<Facts>)>,
     /// Positions in `facts`, newest first.
     order: Vec<usize>,
+    acknowledged: Vec<uuid::Uuid>,
     estimate: Estimate,
     hold: Option<u64>,
     budget: u64,
@@ -191,6 +192,7 @@ impl<'a> Work<'a> {
             keys,
             facts,
             order,
+            acknowledged: known.acknowledged(chunk.marks().map(|(shard, _)| shard)),
             estimate,
             hold,
             budget: limits.budget_bytes,
@@ -262,6 +264,7 @@ impl<'a> Work<'a> {
             addresses: found.addresses,
             marks: self.chunk.marks().collect(),
             key_ids: self.keys.iter().map(|(_, id)| *id).collect(),
+            acknowledged: self.acknowledged.clone(),
             transaction: uuid::Uuid::new_v4().to_string(),
         })
     }

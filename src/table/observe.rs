@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::Table;
-use super::commit::PROPERTY;
+use super::commit::{PROPERTY, acknowledged_by};
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation, facts};
 use super::history::look_back;
@@ -25,6 +25,8 @@ use super::snapshot::{Listing, ShardPending, Snapshot};
 #[derive(Default)]
 pub struct Known {
     facts: Mutex<HashMap<(Uuid, String), Arc<Facts>>>,
+    /// Shards that went back and that a person said are as they should be.
+    acknowledged: Mutex<BTreeSet<Uuid>>,
 }
 
 impl Known {
@@ -59,6 +61,15 @@ impl Known {
         self.lock()
             .get(&(generation.shard, generation.path.clone()))
             .cloned()
+    }
+
+    /// Those of `shards` that went back with a person's word that it is right.
+    pub(crate) fn acknowledged(&self, shards: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
+        let held = self
+            .acknowledged
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        shards.filter(|shard| held.contains(shard)).collect()
     }
 
     /// Forgets all generations but these.
@@ -250,7 +261,7 @@ impl Tracker {
         let before = async {
             match first {
                 true => look_back(&base).await,
-                false => Ok(vec![]),
+                false => Ok(BTreeMap::new()),
             }
         };
         let (before, ()) = futures::join!(before, self.look_closely(table, &snapshot));
@@ -284,6 +295,9 @@ impl Tracker {
             if !ours && writes_rows(&t.operation) {
                 self.direct_write = Some(version);
             }
+            for shard in acknowledged_by(&t) {
+                self.highest.remove(&shard);
+            }
         }
         Ok(())
     }
@@ -316,6 +330,7 @@ impl Tracker {
                 });
             }
         };
+        let mut acknowledged = BTreeSet::new();
         for s in &snapshot.shards {
             let (shard, manifest) = (s.state.shard, &s.state.manifest);
             if s.watermark > 0 && s.watermark >= manifest.current_generation {
@@ -333,6 +348,9 @@ impl Tracker {
                 .get(&shard)
                 .filter(|before| **before > s.watermark)
             {
+                if self.acknowledged.contains(&AnomalyKind::WentBack) {
+                    acknowledged.insert(shard);
+                }
                 tell(
                     AnomalyKind::WentBack,
                     Some(shard),
@@ -373,6 +391,8 @@ impl Tracker {
                 );
             }
         }
+        let held = &self.known.acknowledged;
+        *held.lock().unwrap_or_else(PoisonError::into_inner) = acknowledged;
         if let Some(version) = self.direct_write {
             tell(
                 AnomalyKind::DirectWrite,

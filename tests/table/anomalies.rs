@@ -157,6 +157,33 @@ async fn a_restored_table_went_back_for_a_tracker_that_sees_it_for_the_first_tim
 }
 
 #[tokio::test]
+async fn a_restore_that_one_person_acknowledged_is_settled_for_every_process() {
+    let t = two_generations().await;
+    let version = t.dataset().await.version_id();
+    Merger::open(&t.uri).await.merge_all(9).await;
+    let mut running = Merger::open(&t.uri).await;
+    running.observe().await;
+    restore(&t, version).await;
+    assert!(kinds(&mut running).await.contains(&WentBack));
+    let mut person = Merger::open(&t.uri).await;
+    person.tracker.acknowledge([WentBack]);
+    // One generation of two: the watermark is still below the one that older versions hold.
+    person.try_merge(1).await.unwrap();
+    let mut later = Merger::open(&t.uri).await;
+    assert!(!kinds(&mut later).await.contains(&WentBack));
+    assert!(!kinds(&mut running).await.contains(&WentBack));
+    running.merge_all(9).await;
+    assert_eq!(t.verdict().await, Default::default());
+    // A second restore is another matter.
+    restore(&t, version).await;
+    assert!(
+        kinds(&mut Merger::open(&t.uri).await)
+            .await
+            .contains(&WentBack)
+    );
+}
+
+#[tokio::test]
 async fn a_table_that_was_overwritten_and_enabled_again_went_back() {
     let mut t = two_generations().await;
     let mut m = Merger::open(&t.uri).await;
