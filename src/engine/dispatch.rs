@@ -360,6 +360,7 @@ impl Dispatcher {
             if let Some(entry) = self.entries.get_mut(&id) {
                 let waits = matches!(why.reason, plan::Reason::Queued | plan::Reason::BudgetWait);
                 waiting += usize::from(waits);
+                log_change(&id, entry.why.as_ref(), &why);
                 entry.why = Some(why);
             }
         }
@@ -495,5 +496,23 @@ fn looked(
             let wait = until.map_or(poll, |until| until.duration_since(now).unsigned_abs());
             entry.next_look = Instant::now() + wait.clamp(poll, config.longest_wait.max(poll));
         }
+    }
+}
+
+/// What keeps a table from being fresh is in the log once, when it begins, and once more when it has ended.
+fn log_change(table: &TableId, before: Option<&plan::WhyNotNow>, now: &plan::WhyNotNow) {
+    use plan::Reason::{BudgetWait, NeverObserved, Queued, Suspended};
+    let quiet = |reason: plan::Reason| {
+        let ordinary = matches!(reason, BudgetWait | NeverObserved | Queued | Suspended);
+        ordinary || reason.is_well() || reason.is_passing()
+    };
+    let was = before.map(|b| b.reason);
+    if was == Some(now.reason) {
+        return;
+    }
+    if !quiet(now.reason) {
+        tracing::warn!(table = %table.0, reason = now.reason.as_str(), "{}", now.message);
+    } else if was.is_some_and(|was| !quiet(was)) {
+        tracing::info!(table = %table.0, reason = now.reason.as_str(), "work goes on");
     }
 }
