@@ -175,12 +175,6 @@ fn without(manifest: &ShardManifest, through: u64) -> ShardManifest {
 fn leaving(manifest: &ShardManifest, through: u64) -> Vec<Generation> {
     let listed = manifest.sstables.iter().filter(|s| s.generation <= through);
     listed
-        .map(|s| Generation {
-            shard: manifest.shard_id,
-            number: s.generation,
-            path: s.path.clone(),
-            rows: s.physical_rows,
-            bytes: s.in_memory_bytes,
-        })
+        .map(|s| Generation::listed(manifest.shard_id, s))
         .collect()
 }

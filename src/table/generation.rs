@@ -21,6 +21,7 @@ use lance_encoding::decoder::FilterExpression;
 use lance_file::reader::FileReader;
 use lance_file::version::ConcreteFileVersion;
 use lance_file::versions::reader_projection_from_field_ids;
+use lance_index::mem_wal::SsTable;
 use lance_io::ReadBatchParams;
 use lance_io::object_store::ObjectStore;
 use lance_table::format::{DataFile, Manifest, pb};
@@ -52,6 +53,17 @@ pub struct Generation {
 }
 
 impl Generation {
+    /// A generation as the manifest of `shard` lists it.
+    pub(crate) fn listed(shard: Uuid, sstable: &SsTable) -> Self {
+        Self {
+            shard,
+            number: sstable.generation,
+            path: sstable.path.clone(),
+            rows: sstable.physical_rows,
+            bytes: sstable.in_memory_bytes,
+        }
+    }
+
     /// Its directory in the table's store.
     pub(crate) fn dir(&self, table: &Path) -> Path {
         shard_base_path(table, &self.shard).join(self.path.as_str())

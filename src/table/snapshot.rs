@@ -85,13 +85,7 @@ impl ShardPending {
             .manifest
             .sstables
             .iter()
-            .map(|s| Generation {
-                shard: state.shard,
-                number: s.generation,
-                path: s.path.clone(),
-                rows: s.physical_rows,
-                bytes: s.in_memory_bytes,
-            })
+            .map(|s| Generation::listed(state.shard, s))
             .collect();
         listed.sort();
         listed.dedup_by(|a, b| a.number == b.number && a.path == b.path);
