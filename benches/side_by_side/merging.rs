@@ -30,6 +30,8 @@ const ROUNDS: usize = 5;
 async fn table(base: u64, generations: u64, rows: u64, updates: bool) -> Fixture {
     let spec = Spec {
         base: (0..base).map(|k| (k, 0)).collect(),
+        // A generation ends where it is flushed, never before.
+        memtable_rows: 2 * rows as usize + 100,
         ..Default::default()
     };
     let mut made = Fixture::create(spec).await;
