@@ -329,8 +329,12 @@ impl Dispatcher {
                     },
                     () = cancelled => return,
                 };
-                let reopen =
-                    |e: &Error| matches!(e.reason(), "TableNotFound" | "CredentialsRejected");
+                let reopen = |e: &Error| {
+                    matches!(
+                        e.reason(),
+                        "TableNotFound" | "CredentialsRejected" | "CredentialsMissing"
+                    )
+                };
                 if result.as_ref().is_err_and(reopen) {
                     held.close().await;
                 }

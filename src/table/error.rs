@@ -62,6 +62,8 @@ pub enum Error {
         "the store refused the credentials while it was asked to {0}; check the key, its rights and its expiry"
     )]
     CredentialsRejected(&'static str),
+    #[error("the credentials that the table brings are not whole: {0}")]
+    CredentialsIncomplete(&'static str),
     #[error("the store could not be reached while it was asked to {0}")]
     StoreUnreachable(&'static str),
     #[error("the store is read-only here ({0}); give the credentials the right to write")]
@@ -100,6 +102,7 @@ impl Error {
             Error::UnsupportedManifest { .. } => "UnsupportedManifest",
             Error::Corrupt { .. } => "Corrupt",
             Error::CredentialsRejected(_) => "CredentialsRejected",
+            Error::CredentialsIncomplete(_) => "CredentialsMissing",
             Error::StoreUnreachable(_) => "StoreUnreachable",
             Error::ReadOnlyStore(_) => "ReadOnlyStore",
             Error::DiskFull(_) => "DiskFull",
@@ -115,9 +118,10 @@ impl Error {
     /// Who can mend it.
     pub fn class(&self) -> Class {
         match self {
-            Error::TableNotFound(_) | Error::NotMemWal(_) | Error::CredentialsRejected(_) => {
-                Class::Waiting
-            }
+            Error::TableNotFound(_)
+            | Error::NotMemWal(_)
+            | Error::CredentialsRejected(_)
+            | Error::CredentialsIncomplete(_) => Class::Waiting,
             Error::SchemaMismatch { .. } | Error::GenerationUnreadable { .. } => Class::Waiting,
             Error::UnsupportedManifest { .. }
             | Error::Corrupt { .. }

@@ -27,6 +27,7 @@ mod mapping;
 mod merge;
 mod newest;
 mod observe;
+mod own;
 mod read;
 mod reclaim;
 mod shard;

@@ -18,6 +18,7 @@ use lance_io::object_store::{
 };
 
 use super::error::{Error, Result};
+use super::own::{self, OwnCredentials};
 
 /// A table's URI and the options that its store is opened with, credentials among them.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -59,6 +60,12 @@ impl Location {
             Some((scheme, _)) => scheme,
             None => "file",
         }
+    }
+
+    /// Whether the table brings credentials of its own: then nothing of the process's environment reaches its store.
+    /// Without any it is opened with the process's ambient identity.
+    pub fn brings_credentials(&self) -> bool {
+        self.options.keys().any(|key| own::is_credential(key))
     }
 
     /// The path of a table on a local disk; `None` for one in an object store.
@@ -140,7 +147,7 @@ impl Stores {
         let session = Arc::new(Session::new(
             each / 2,
             each / 2,
-            Arc::new(self.registry(location.scheme())?),
+            Arc::new(self.registry(location)?),
         ));
         if sessions.len() as u64 >= MAX_SESSIONS {
             sessions.pop_front();
@@ -150,9 +157,18 @@ impl Stores {
     }
 
     /// A registry that knows the location's own scheme and no other: what rows and manifests name cannot be opened.
-    fn registry(&self, scheme: &str) -> Result<ObjectStoreRegistry> {
+    fn registry(&self, location: &Location) -> Result<ObjectStoreRegistry> {
         let registry = ObjectStoreRegistry::empty();
+        let scheme = location.scheme();
+        let own = location.brings_credentials();
         let provider: Arc<dyn ObjectStoreProvider> = match scheme {
+            "s3" | "gs" | "az" | "abfss" if own => {
+                let keys: Vec<&str> = location.options.keys().map(String::as_str).collect();
+                if let Some(remedy) = own::missing(scheme, &keys) {
+                    return Err(Error::CredentialsIncomplete(remedy));
+                }
+                Arc::new(OwnCredentials)
+            }
             "s3" => Arc::new(AwsStoreProvider),
             "gs" => Arc::new(GcsStoreProvider),
             "az" | "abfss" => Arc::new(AzureBlobStoreProvider),
