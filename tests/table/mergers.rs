@@ -42,9 +42,14 @@ impl Merger {
     }
 
     async fn open_in(uri: &str, config: StoresConfig) -> Result<Self, Error> {
+        Self::open_at(&Location::new(uri), config).await
+    }
+
+    /// A merger of a table that lies anywhere.
+    pub async fn open_at(location: &Location, config: StoresConfig) -> Result<Self, Error> {
         let stores = Stores::new(config);
         Ok(Self {
-            table: Table::open(&stores, &Location::new(uri)).await?,
+            table: Table::open(&stores, location).await?,
             tracker: Tracker::new(),
             budget: 64 << 20,
             reclaim: ReclaimMemory::default(),
