@@ -220,7 +220,19 @@ class Suite:
         return self.cargo_test("unit", ["--lib", "--bins"])
 
     def integration(self, name: str):
-        return lambda: self.cargo_test(name, ["--test", name])
+        return lambda: self.tools(name) or self.cargo_test(name, ["--test", name])
+
+    def tools(self, name: str) -> Outcome | None:
+        """Builds the programs that a world keeps pinned in tests/<world>/tools, once. The outcome where that fails."""
+        script = ROOT / "tests" / name / "tools" / "build.py"
+        if not script.exists():
+            return None
+        code, text = self.run(f"{name}-tools", ["python3", str(script)], watch=tools_progress)
+        if not code:
+            return None
+        out = Outcome()
+        out.fail(f"{name}: its tools do not build", tail(text))
+        return out
 
     def cargo_test(self, world: str, which: list[str]) -> Outcome:
         command = ["cargo", "test", "--locked", "--no-fail-fast", *which, "--"]
@@ -287,6 +299,11 @@ def cargo_progress(line: str, state: dict) -> str | None:
         state["crates"] = state.get("crates", 0) + 1
         state["word"] = f"{state['crates']} crates, {message['target']['name']}"
     return (message.get("message") or {}).get("rendered") if message.get("reason") == "compiler-message" else None
+
+
+def tools_progress(line: str, state: dict) -> str:
+    state["word"] = line.strip()[:60]
+    return line
 
 
 def libtest_progress(line: str, state: dict) -> str:
