@@ -27,7 +27,6 @@ mod mapping;
 mod merge;
 mod newest;
 mod observe;
-mod own;
 mod read;
 mod reclaim;
 mod shard;

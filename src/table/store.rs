@@ -4,6 +4,8 @@
 //! credentials, all within one byte budget, each with a registry of its own scheme only: contract 21).
 //! May use: lance, object_store. Never: Kubernetes, a Secret's name, or a credential in a message.
 
+mod own;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +20,7 @@ use lance_io::object_store::{
 };
 
 use super::error::{Error, Result};
-use super::own::{self, OwnCredentials};
+use own::OwnCredentials;
 
 /// A table's URI and the options that its store is opened with, credentials among them.
 #[derive(Clone, PartialEq, Eq, Hash)]

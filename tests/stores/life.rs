@@ -97,7 +97,7 @@ async fn a_writer_goes_on(kind: Kind) {
     let mut m = merger(&server, "rollouts.lance").await;
     let done = AtomicBool::new(false);
     let writing = async {
-        for round in 0..6 {
+        for round in 0..4 {
             more(&mut t, 30 + 3 * round).await;
         }
         done.store(true, Ordering::Release);

@@ -242,7 +242,14 @@ fn azure_key() -> String {
 fn s3(at: SocketAddr, root: &Path, beside: &Path) -> Command {
     let mut command = program("versitygw");
     command
-        .args(["--access", ACCESS_KEY, "--secret", &s3_secret(), "--quiet"])
+        .args([
+            "--access",
+            ACCESS_KEY,
+            "--secret",
+            &s3_secret(),
+            "--quiet",
+            "--keep-alive",
+        ])
         .args(["--port", &at.to_string(), "posix", "--sidecar"])
         .args([beside, root]);
     command
