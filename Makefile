@@ -12,7 +12,7 @@ SUITE = python3 tools/suite.py --logs $(BUILD)
 FRESHET = $(CARGO_TARGET_DIR)/debug/freshet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-full soak advisories bench lint fmt crds clean
+.PHONY: help setup build demo test test-full soak advisories bench lint fmt crds cluster-tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -49,6 +49,9 @@ fmt: ## format the sources
 
 crds: build ## write crds/ from the code
 	@$(FRESHET) crds
+
+cluster-tools: ## the programs of the test cluster, built once: about 10 minutes cold (PROGRAMS="etcd kubectl" for some)
+	@python3 tests/cluster/tools/build.py $(PROGRAMS)
 
 clean: ## remove this clone's logs and demo; `cargo clean` removes the shared build output
 	@rm -rf $(BUILD)
