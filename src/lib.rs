@@ -5,6 +5,7 @@
 //! manifests), `telemetry` (metrics and logs). Arrows point down only; `tests/rooms` keeps them.
 
 pub mod api;
+pub mod controller;
 pub mod engine;
 pub mod local;
 pub mod plan;

@@ -23,8 +23,9 @@ ARROWS = {
     "engine": {"plan", "table", "telemetry"},
     "server": {"table", "api", "telemetry"},
     "local": BELOW | {"engine", "server"},
-    "cli": BELOW | {"engine", "server", "local"},
-    "main": BELOW | {"engine", "server", "local", "cli"},
+    "controller": BELOW | {"engine"},
+    "cli": BELOW | {"engine", "server", "local", "controller"},
+    "main": BELOW | {"engine", "server", "local", "controller", "cli"},
 }
 LANCE = ("lance", "lance_core", "lance_encoding", "lance_file", "lance_index", "lance_io", "lance_table", "object_store")
 WEB = ("axum", "reqwest", "hyper")

@@ -1,0 +1,9 @@
+//! The Kubernetes shell: watch, observe, plan, act, report; who leads; whether the process is well.
+//!
+//! Lives here: everything that speaks to an API server, and nothing else does. May use: every room but `local` and
+//! `cli`, kube. Must never come in: a decision about a table (`plan`), work on one (`engine`), or anything that is safe
+//! only because the Lease is held.
+
+pub mod health;
+pub mod lease;
+pub mod served;
