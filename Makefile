@@ -12,7 +12,7 @@ SUITE = python3 tools/suite.py --logs $(BUILD)
 FRESHET = $(CARGO_TARGET_DIR)/debug/freshet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-full soak advisories bench lint fmt crds cluster-tools clean
+.PHONY: help setup build demo test test-full soak advisories bench lint fmt crds cluster cluster-down cluster-tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -50,8 +50,14 @@ fmt: ## format the sources
 crds: build ## write crds/ from the code
 	@$(FRESHET) crds
 
-cluster-tools: ## the programs of the test cluster, built once: about 10 minutes cold (PROGRAMS="etcd kubectl" for some)
+cluster: build cluster-tools ## a real Kubernetes on this machine with crds/ and our image, and a shell on it (needs root)
+	@python3 tests/cluster/cluster.py up --node --product $(FRESHET) --keep-in $(BUILD)/cluster
+
+cluster-down: ## end the cluster of `make cluster`
+	@python3 tests/cluster/cluster.py down --keep-in $(BUILD)/cluster
+
+cluster-tools: setup ## the programs of the test cluster, built once: about 10 minutes cold (PROGRAMS="etcd kubectl" for some)
 	@python3 tests/cluster/tools/build.py $(PROGRAMS)
 
-clean: ## remove this clone's logs and demo; `cargo clean` removes the shared build output
+clean: cluster-down ## remove this clone's logs, demo and cluster; `cargo clean` removes the shared build output
 	@rm -rf $(BUILD)

@@ -4,7 +4,7 @@ Lives here: making the namespaces and the one link into them, taking everything 
 for (`up`, `down`). May use: Python's own library, `unshare`, `ip`. Never: a rule, an address or a port of the machine
 beyond that link; nothing is left behind, for the kernel ends what runs in a process namespace with its first process.
 
-`cluster.py serve [--node] [--image FILE…]` runs one until its standard input ends; what it says and hears there is told
+`cluster.py serve [--node [--product BINARY]]` runs one until its standard input ends; what it says and hears there is told
 in `inside.py`. `cluster.py up` makes one that stays and opens a shell on it; `cluster.py down` ends that one.
 """
 
@@ -125,7 +125,7 @@ def sweep():
 # -- one cluster, from its beginning to its end -----------------------------------------------------------------------
 
 
-def serve(want_node: bool, images: list[Path]) -> int:
+def serve(want_node: bool, product: Path | None) -> int:
     """Runs a cluster until it ends: by the end of standard input, or by a signal."""
     for place in (BASE, tools.home()):
         if str(place).startswith(tuple(f"{p}/" for p in node.PRIVATE)):
@@ -146,7 +146,7 @@ def serve(want_node: bool, images: list[Path]) -> int:
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
         command += [sys.executable, str(HERE / "inside.py"), f"--folder={space.folder}", f"--programs={tools.home()}"]
         command += ["--link", str(here[1]), str(told[0])] + (["--node"] if want_node else [])
-        command += ["--image", *map(str, images)] if images else []
+        command += [f"--product={product.resolve()}"] if product else []
         child = subprocess.Popen(command, pass_fds=(here[1], told[0]), preexec_fn=die_with_parent)
         os.close(here[1])
         os.close(told[0])
@@ -188,17 +188,15 @@ class Kept:
 
     def start(self, arguments: list[str]) -> dict:
         self.folder.mkdir(parents=True, exist_ok=True)
-        control = self.folder / "control"
-        control.unlink(missing_ok=True)
-        os.mkfifo(control)
-        # Open for both, it never ends: the cluster stays until it is told to go.
-        hears = os.open(control, os.O_RDWR)
-        self.log.unlink(missing_ok=True)
-        with self.log.open("w") as log:
+        # Its two pipes have names, and it holds both ends of each: it hears no end, and never speaks to nobody.
+        pipes = [self.pipe(name) for name in ("hears", "says")]
+        with self.log.open("w") as log, os.fdopen(os.open(self.folder / "says", os.O_RDONLY)) as says:
             child = subprocess.Popen(
-                [*SELF, "serve", *arguments], stdin=hears, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                [*SELF, "serve", *arguments], stdin=pipes[0], stdout=pipes[1], stderr=log, start_new_session=True
             )
-        line = child.stdout.readline()
+            for end in pipes:
+                os.close(end)
+            line = says.readline()
         told = json.loads(line) if line else {"error": self.log.read_text()}
         if "error" in told:
             child.wait()
@@ -206,6 +204,12 @@ class Kept:
         told["pid"] = child.pid
         self.state.write_text(json.dumps(told))
         return told
+
+    def pipe(self, name: str) -> int:
+        place = self.folder / name
+        place.unlink(missing_ok=True)
+        os.mkfifo(place, 0o600)
+        return os.open(place, os.O_RDWR)
 
     def down(self):
         known = self.known()
@@ -246,12 +250,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["serve", "up", "down"])
     parser.add_argument("--node", action="store_true", help="with a node, so that Pods run")
-    parser.add_argument("--image", type=Path, nargs="*", default=[], help="archives of images for the node")
+    parser.add_argument("--product", type=Path, help="a binary of Freshet, for the image that Pods run")
     parser.add_argument("--keep-in", type=Path, default=ROOT / "build" / "cluster", help="where `up` and `down` note theirs")
     a = parser.parse_args()
     if a.what == "serve":
         try:
-            return serve(a.node, a.image)
+            return serve(a.node, a.product)
         except (RuntimeError, OSError) as e:
             print(json.dumps({"error": str(e)}), flush=True)
             return 1
@@ -259,7 +263,7 @@ def main() -> int:
     if a.what == "down":
         kept.down()
         return 0
-    return up(kept, (["--node"] if a.node else []) + (["--image", *map(str, a.image)] if a.image else []))
+    return up(kept, (["--node"] if a.node else []) + ([f"--product={a.product}"] if a.product else []))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,9 @@ use std::sync::{Mutex, OnceLock};
 
 use serde_json::Value;
 
+/// The image of the built binary on a node's cluster; use it with `imagePullPolicy: Never`.
+pub const IMAGE: &str = "localhost/freshet:test";
+
 /// What the running cluster said of itself when it was ready.
 struct Place {
     folder: PathBuf,
@@ -45,6 +48,12 @@ impl Cluster {
     pub fn shared() -> &'static Self {
         static SHARED: OnceLock<Cluster> = OnceLock::new();
         SHARED.get_or_init(Self::control_plane)
+    }
+
+    /// A control plane with one node that runs Pods, with the image [`IMAGE`] of the built binary. It takes the CPU of
+    /// many, and its Pods know no other image.
+    pub fn with_node() -> Self {
+        Self::start(&["--node", "--product", env!("CARGO_BIN_EXE_freshet")])
     }
 
     fn start(arguments: &[&str]) -> Self {

@@ -286,7 +286,7 @@ def main():
     parser.add_argument("--programs", type=Path, required=True)
     parser.add_argument("--link", type=int, nargs=2, required=True, help="descriptors: say that we are here, hear the addresses")
     parser.add_argument("--node", action="store_true")
-    parser.add_argument("--image", type=Path, nargs="*", default=[])
+    parser.add_argument("--product", type=Path)
     a = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.write(a.link[0], b".")
@@ -296,10 +296,11 @@ def main():
     node.private_folders(a.folder)
     node.links(address, gateway)
     try:
+        images = node.Images(a.folder, a.product) if a.node else None
         cluster = Cluster(a.folder, a.programs, address, gateway)
         cluster.control_plane()
-        if a.node:
-            node.join(cluster, a.image)
+        if images:
+            node.join(cluster, images)
     except (RuntimeError, OSError) as e:
         say({"error": str(e)})
         return 1

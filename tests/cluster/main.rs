@@ -5,4 +5,5 @@
 
 mod ends;
 mod harness;
+mod node;
 mod resource;

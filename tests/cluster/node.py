@@ -1,18 +1,20 @@
 """The node of a test cluster: containerd, kubelet and kube-proxy, in the cluster's own namespaces.
 
 Lives here: the folders and addresses that the inside sees, the configuration of the three programs, and images that are
-imported from files. May use: Python's own library, Debian's containerd, runc and CNI plugins. Never: a registry.
+imported from files. May use: `image`, and Debian's containerd, runc and CNI plugins. Never: a registry.
 """
 
 from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from pathlib import Path
+
+import image
 
 NAME = "berth"
 SOCKET = "/run/containerd/containerd.sock"
-PAUSE = "localhost/pause:1"
 PLUGINS = "/usr/lib/cni"
 # What runs inside writes to these by habit; each cluster has its own.
 PRIVATE = ("/run", "/var/lib", "/var/log")
@@ -43,7 +45,34 @@ def links(address: str, gateway: str):
     call("ip", "route", "add", "default", "via", gateway)
 
 
-def join(cluster, images: list[Path]):
+class Images:
+    """The images of a cluster, made while other things start. A failure is told to who waits for them."""
+
+    def __init__(self, folder: Path, product: Path | None):
+        self.folder, self.failure = folder, None
+        self.archives = {folder / "pause.tar": image.pause}
+        if product:
+            self.archives[folder / "product.tar"] = lambda out: image.product(out, product)
+        self.thread = threading.Thread(target=self.make, daemon=True)
+        self.thread.start()
+
+    def make(self):
+        try:
+            for out, make in self.archives.items():
+                make(out)
+        except (OSError, subprocess.CalledProcessError) as e:
+            self.failure = f"the images cannot be made: {e} {getattr(e, 'stderr', '')}"
+
+    def bring_in(self):
+        self.thread.join()
+        if self.failure:
+            raise RuntimeError(self.failure)
+        for archive in self.archives:
+            call("ctr", "--address", SOCKET, "--namespace", "k8s.io", "images", "import", str(archive))
+            archive.unlink()
+
+
+def join(cluster, images: Images):
     """Starts the node and waits until Kubernetes calls it ready."""
     folder = cluster.folder
     (folder / "cni").mkdir()
@@ -51,8 +80,7 @@ def join(cluster, images: list[Path]):
     (folder / "containerd.toml").write_text(containerd(folder))
     cluster.run("containerd", "--config", str(folder / "containerd.toml"), program="containerd")
     cluster.until("containerd", "containerd", lambda: Path(SOCKET).exists())
-    for image in images:
-        call("ctr", "-n", "k8s.io", "images", "import", str(image))
+    images.bring_in()
     cluster.authority.client("kubelet", f"/O=system:nodes/CN=system:node:{NAME}")
     cluster.kubeconfig("kubelet")
     (folder / "kubelet.json").write_text(json.dumps(kubelet(cluster)))
@@ -90,7 +118,7 @@ def containerd(folder: Path) -> str:
 [grpc]
   address = "{SOCKET}"
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{PAUSE}"
+  sandbox_image = "{image.PAUSE}"
   restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{PLUGINS}"
