@@ -47,8 +47,9 @@ lint: setup ## rustfmt --check, clippy -D warnings, the rooms' arrows, licences,
 fmt: ## format the sources
 	@cargo fmt
 
-crds: build ## write crds/ from the code
+crds: build ## write crds/ and the chart's copy from the code
 	@$(FRESHET) crds
+	@$(FRESHET) crds --dir charts/freshet/files/crds
 
 cluster: build cluster-tools ## a real Kubernetes on this machine with crds/ and our image, and a shell on it (needs root)
 	@python3 tests/cluster/cluster.py up --node --product $(FRESHET) --keep-in $(BUILD)/cluster

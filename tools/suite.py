@@ -167,7 +167,7 @@ class Suite:
 
     def worlds(self) -> dict:
         """Name to function, in the order of running: cheap ones first. Integration worlds are those of Cargo.toml."""
-        out = {"rooms": self.rooms, "supply": self.supply, "lint": self.lint, "unit": self.unit}
+        out = {"rooms": self.rooms, "supply": self.supply, "chart": self.chart, "lint": self.lint, "unit": self.unit}
         out |= {name: self.integration(name) for name in self.test_targets()}
         if list((ROOT / "tests" / "clients").glob("test_*.py")):
             out["clients"] = self.clients
@@ -188,6 +188,25 @@ class Suite:
 
     def supply(self) -> Outcome:
         return libtest("supply", *self.run("supply", ["python3", "tools/supply.py"]))
+
+    def chart(self) -> Outcome:
+        """The chart under Helm, the alerts under promtool. No cluster and none of our binaries."""
+        out = Outcome()
+        code, text = self.run("chart-tools", ["python3", "tests/cluster/tools/build.py", "helm"], watch=tools_progress)
+        if code:
+            out.fail("chart: helm does not build", tail(text))
+            return out
+        try:
+            python = self.venv("chart", "requirements.txt", "chart")
+        except RuntimeError as e:
+            out.fail("chart: environment", str(e))
+            return out
+        report = self.logs / "chart.xml"
+        report.unlink(missing_ok=True)
+        command = [str(python), "-m", "pytest", "-v", "--tb=short", "-p", "no:cacheprovider"]
+        command += [f"--junitxml={report.resolve()}", "tests/chart", "tests/alerts"]
+        env = {"PYTHONDONTWRITEBYTECODE": "1"}
+        return junit("chart", *self.run("chart", command, env=env, watch=pytest_progress), report)
 
     def lint(self) -> Outcome:
         out = Outcome()
@@ -267,15 +286,15 @@ class Suite:
         """The Python of the tests with pylance, and that of lance-context: they pin different Lances."""
         return self.venv("clients", "requirements.txt"), self.venv("lance-context", "requirements-lance-context.txt")
 
-    def venv(self, name: str, requirements: str) -> Path:
+    def venv(self, name: str, requirements: str, world: str = "clients") -> Path:
         """A Python of its own, made once for each content of its requirements file."""
-        file = ROOT / "tests" / "clients" / requirements
+        file = ROOT / "tests" / world / requirements
         key = hashlib.sha256(file.read_bytes() + sys.version.encode()).hexdigest()[:12]
         home = CACHE / "venvs" / f"{name}-{key}"
         python = home / "bin" / "python"
         if (home / "READY").exists():
             return python
-        say(f"{'clients':<12} making the Python environment {name} (once)")
+        say(f"{world:<12} making the Python environment {name} (once)")
         for command in (
             ["python3", "-m", "venv", "--clear", str(home)],
             [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-q", "-r", str(file)],
