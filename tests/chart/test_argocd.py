@@ -61,7 +61,7 @@ CASES = {
     "an edit that nobody has seen yet is on its way": (experiment(WELL, generation=4), "Progressing"),
     "a fresh table is healthy": (experiment(WELL), "Healthy"),
     "a late table is on its way": (experiment(WELL | {"Fresh": "False"}), "Progressing"),
-    "a table of a store that does not answer stays as it was": (experiment(WELL | {"Fresh": "Unknown"}), "Healthy"),
+    "a table that nobody has seen for a while stays as it was": (experiment(WELL | {"Fresh": "Unknown"}), "Healthy"),
     "a table that is not there yet is on its way": (experiment({"Ready": "False", "Fresh": "Unknown"}), "Progressing"),
     "what only an edit can mend is degraded": (experiment({"Ready": "False", "Fresh": "Unknown", "Stalled": "True"}), "Degraded"),
     "a suspended table is suspended": (experiment(WELL, suspend=True), "Suspended"),

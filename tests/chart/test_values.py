@@ -28,6 +28,7 @@ MISTAKES = [
     ({"storage": {"grants": [{"namespaces": [], "uriPrefixes": ["s3://a/"]}]}}, ["/storage/grants/0/namespaces", "minItems"]),
     ({"storage": {"grants": [{"namespaces": ["labs"], "uriPrefixes": ["s3://a/b"]}]}}, ["uriPrefixes/0", "pattern"]),
     ({"storage": {"grants": [{"namespaces": ["labs"], "uriPrefixes": ["file:///data/"]}]}}, ["uriPrefixes/0", "pattern"]),
+    ({"storage": {"grants": [{"namespaces": ["labs"], "uriPrefixes": ["az://box/data/"]}]}}, ["uriPrefixes/0", "pattern"]),
     ({"storage": {"allowedEndpoints": ["http://key:secret@minio:9000"]}}, ["/storage/allowedEndpoints/0"]),
     ({"resources": {"limits": {"memory": "lots"}}}, ["/resources/limits/memory", "pattern"]),
     ({"resources": {"limits": {"memory": "96Mi"}}}, ["the merge budget is below 64Mi", "raise resources.limits.memory"]),
