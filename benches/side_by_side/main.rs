@@ -72,6 +72,9 @@ fn main() {
             merging::large(false).await;
             merging::large(true).await;
         }
+        if runs("compaction") {
+            merging::amplified().await;
+        }
         if runs("slow") {
             merging::slow_store().await;
         }

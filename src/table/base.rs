@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::diagnose::{broken, diagnose, not_there};
 use super::error::{Error, Result, is_not_found};
 use super::store::{Location, Stores};
+use super::tip::is_newest;
 
 /// A Lance table that writers reach through MemWAL.
 pub struct Table {
@@ -85,6 +86,9 @@ impl Table {
     /// Looks for the newest base version.
     pub(crate) async fn latest(&self) -> Result<Arc<Dataset>> {
         let mut held = self.latest.lock().await;
+        if is_newest(&held).await {
+            return Ok(held.clone());
+        }
         let mut dataset = held.as_ref().clone();
         // As in `open`: a broken manifest may make Lance panic.
         match AssertUnwindSafe(dataset.checkout_latest())

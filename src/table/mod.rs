@@ -23,6 +23,7 @@ mod generation;
 mod history;
 mod indexes;
 mod keys;
+mod known;
 mod mapping;
 mod merge;
 mod newest;
@@ -36,6 +37,7 @@ pub mod steps;
 mod store;
 mod survey;
 mod tail;
+mod tip;
 mod versions;
 mod write;
 
@@ -47,6 +49,7 @@ pub use drain::Drained;
 pub use error::{Class, Error, Result};
 pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
+pub use known::Known;
 pub use merge::{Limits, Merged, Outcome};
 pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
 pub use read::{

@@ -1,13 +1,12 @@
 //! Watching one table: what is pending, since when, and what about it is not as it should be.
 //!
-//! Lives here: `Tracker`, which remembers what storage showed so that an unchanged shard costs one request, `Known`
-//! (generations' facts), `Observation` (counts, bytes, exact times) and the anomalies that are named and not merged over
-//! (contracts 1, 3, 8, 9). May use: this room's parts. Never: a decision (`plan`), or a zero for what is unknown.
+//! Lives here: `Tracker`, which remembers what storage showed so that an unchanged shard costs one request,
+//! `Observation` (counts, bytes, exact times) and the anomalies that are named and not merged over (contracts 1, 3, 8, 9). May use: this room's parts. Never: a decision (`plan`), or a zero for what is unknown.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt, stream};
+use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use lance::Dataset;
 use uuid::Uuid;
@@ -16,73 +15,11 @@ use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::Table;
 use super::commit::{PROPERTY, acknowledged_by};
 use super::error::{Error, Result};
-use super::generation::{Facts, Generation, facts};
+use super::generation::{Facts, Generation};
 use super::history::look_back;
+use super::known::Known;
 use super::shard::{self, AT_ONCE, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot};
-
-/// Facts of generations, read once each.
-#[derive(Default)]
-pub struct Known {
-    facts: Mutex<HashMap<(Uuid, String), Arc<Facts>>>,
-    /// Shards that went back and that a person said are as they should be.
-    acknowledged: Mutex<BTreeSet<Uuid>>,
-}
-
-impl Known {
-    /// The facts of some generations, in their order; what is not known yet is read, some at a time.
-    pub(crate) async fn all(
-        &self,
-        table: &Table,
-        wanted: &[Generation],
-    ) -> Result<Vec<(Generation, Arc<Facts>)>> {
-        stream::iter(wanted.to_vec())
-            .map(|generation| async move {
-                let facts = self.of(table, &generation).await?;
-                Ok((generation, facts))
-            })
-            .buffered(AT_ONCE)
-            .try_collect()
-            .await
-    }
-
-    async fn of(&self, table: &Table, generation: &Generation) -> Result<Arc<Facts>> {
-        if let Some(facts) = self.get(generation) {
-            return Ok(facts);
-        }
-        let read = Arc::new(facts(table.store(), table.path(), generation).await?);
-        self.lock()
-            .insert((generation.shard, generation.path.clone()), read.clone());
-        Ok(read)
-    }
-
-    /// The facts of a generation, if they were read before.
-    pub fn get(&self, generation: &Generation) -> Option<Arc<Facts>> {
-        self.lock()
-            .get(&(generation.shard, generation.path.clone()))
-            .cloned()
-    }
-
-    /// Those of `shards` that went back with a person's word that it is right.
-    pub(crate) fn acknowledged(&self, shards: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
-        let held = self
-            .acknowledged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        shards.filter(|shard| held.contains(shard)).collect()
-    }
-
-    /// Forgets all generations but these.
-    fn keep<'a>(&self, pending: impl Iterator<Item = &'a Generation>) {
-        let keep: BTreeSet<(Uuid, &str)> = pending.map(|g| (g.shard, g.path.as_str())).collect();
-        self.lock()
-            .retain(|(shard, path), _| keep.contains(&(*shard, path.as_str())));
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(Uuid, String), Arc<Facts>>> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// One pending generation.
 #[derive(Debug, Clone)]
@@ -248,24 +185,12 @@ impl Tracker {
                 .get(&s.shard)
                 .is_none_or(|b| b.manifest.version != s.manifest.version)
         });
-        let base = match moved || first || self.looks.is_multiple_of(BASE_EVERY) {
-            true => table.latest().await?,
-            false => table.seen().await,
-        };
-        let snapshot = Listing::of(states.clone(), observed_at)
-            .with(base.clone())
+        let look = moved || first || self.looks.is_multiple_of(BASE_EVERY);
+        let (snapshot, before) = self
+            .look_at_base(table, Listing::of(states.clone(), observed_at), look)
             .await?;
-        if !snapshot.mem_wal {
-            return Err(Error::NotMemWal(table.location().uri.clone()));
-        }
-        let before = async {
-            match first {
-                true => look_back(&base).await,
-                false => Ok(BTreeMap::new()),
-            }
-        };
-        let (before, ()) = futures::join!(before, self.look_closely(table, &snapshot));
-        for (shard, mark) in before? {
+        let base = snapshot.base.clone();
+        for (shard, mark) in before {
             let highest = self.highest.entry(shard).or_default();
             *highest = (*highest).max(mark);
         }
@@ -275,6 +200,53 @@ impl Tracker {
         self.states = states.into_iter().map(|s| (s.shard, s)).collect();
         self.looks += 1;
         Ok((self.view(&snapshot, anomalies, observed_at), snapshot))
+    }
+
+    /// The base version after a listing, new if `look`, and on the first look what its past says. What that needs is asked
+    /// for side by side, by the version that was seen last, which is the newest one nearly always.
+    async fn look_at_base(
+        &self,
+        table: &Table,
+        listing: Listing,
+        look: bool,
+    ) -> Result<(Snapshot, BTreeMap<Uuid, u64>)> {
+        let first = self.version.is_none();
+        let seen = table.seen().await;
+        let likely = listing.clone().with(seen.clone()).await?;
+        let newest = async {
+            match look {
+                true => table.latest().await,
+                false => Ok(seen.clone()),
+            }
+        };
+        let before = async {
+            match first && likely.mem_wal {
+                true => look_back(&seen).await,
+                false => Ok(BTreeMap::new()),
+            }
+        };
+        let closely = async {
+            if likely.mem_wal {
+                self.look_closely(table, &likely).await;
+            }
+        };
+        let (newest, before, ()) = futures::join!(newest, before, closely);
+        let newest = newest?;
+        if same(&newest, &seen) && likely.mem_wal {
+            return Ok((likely, before?));
+        }
+        let snapshot = listing.with(newest.clone()).await?;
+        if !snapshot.mem_wal {
+            return Err(Error::NotMemWal(table.location().uri.clone()));
+        }
+        let before = async {
+            match first {
+                true => look_back(&newest).await,
+                false => Ok(BTreeMap::new()),
+            }
+        };
+        let (before, ()) = futures::join!(before, self.look_closely(table, &snapshot));
+        Ok((snapshot, before?))
     }
 
     /// Who made the base versions since the last look: one request for each that is not ours, a few at most.
@@ -391,8 +363,7 @@ impl Tracker {
                 );
             }
         }
-        let held = &self.known.acknowledged;
-        *held.lock().unwrap_or_else(PoisonError::into_inner) = acknowledged;
+        self.known.set_acknowledged(acknowledged);
         if let Some(version) = self.direct_write {
             tell(
                 AnomalyKind::DirectWrite,
@@ -515,6 +486,11 @@ pub(crate) fn base_facts(base: &Dataset) -> BaseFacts {
 }
 
 /// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
+/// Whether two base versions are one: numbers recur when a table is made again.
+fn same(a: &Dataset, b: &Dataset) -> bool {
+    a.version_id() == b.version_id() && a.manifest_location().e_tag == b.manifest_location().e_tag
+}
+
 fn writes_rows(operation: &lance::dataset::transaction::Operation) -> bool {
     use lance::dataset::transaction::Operation as Op;
     match operation {
