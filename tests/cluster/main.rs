@@ -3,6 +3,7 @@
 //! Lives here: tests that need the programs of `make cluster-tools`, and root. May use: the harness, and the library for
 //! what is compared. Never: a stand-in for a part of Kubernetes, and a cluster that outlives its test.
 
+mod chart;
 mod ends;
 mod harness;
 mod node;
