@@ -4,8 +4,11 @@
 //! May use: `api` (rules, typed storage fields, the allow-list of credentials), `table`. Must never come in: a value of
 //! a credential in a message.
 
+use std::time::Duration;
+
 use freshet::api::{Mode, StoreFamily, TableSpec, storage, validate_table};
-use freshet::table::{Location, Stores, StoresConfig, Table};
+use freshet::table::{Error, Location, Stores, StoresConfig, Table};
+use tokio::time::timeout;
 
 use super::exit::Failure;
 
@@ -31,6 +34,10 @@ const FIELDS: [(&str, &str); 5] = [
 
 /// How often, and for how many seconds, a person's command asks a store that does not answer.
 const RETRIES: [(&str, &str); 2] = [("client_max_retries", "4"), ("client_retry_timeout", "20")];
+
+/// How long a store may take until a table is open, and until it was looked at once.
+const OPEN_WITHIN: Duration = Duration::from_secs(30);
+pub const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// A table that is named, and not opened yet.
 pub struct Named {
@@ -71,12 +78,13 @@ impl Named {
     /// Opens it.
     pub async fn open(&self) -> Result<Table, Failure> {
         let stores = Stores::new(StoresConfig::default());
-        let opened = Table::open(&stores, &self.location).await;
-        opened.map_err(|e| self.failure(&e))
+        let opened = timeout(OPEN_WITHIN, Table::open(&stores, &self.location)).await;
+        let late = Err(Error::StoreUnreachable("open the table in time"));
+        opened.unwrap_or(late).map_err(|e| self.failure(&e))
     }
 
     /// An error of this table.
-    pub fn failure(&self, e: &freshet::table::Error) -> Failure {
+    pub fn failure(&self, e: &Error) -> Failure {
         Failure::of(&self.shown, e)
     }
 }

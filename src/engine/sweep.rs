@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::table::{
@@ -21,6 +22,9 @@ const UNKNOWN_BYTES: u64 = 64 << 20;
 const PATIENCE: u32 = 24;
 /// Tries of one generation that fails for a reason that is not its own.
 const SINGLE_TRIES: u32 = 3;
+
+/// How long one look may take.
+const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// How much one merge may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,7 +148,7 @@ impl<'a> Sweep<'a> {
 
     /// The merges that a run would make now. Nothing is written.
     pub async fn preview(mut self) -> Result<(Observation, Vec<Vec<Taken>>), SweepError> {
-        let (seen, _) = self.tracker.observe(self.table).await?;
+        let (seen, _) = self.look().await?;
         let mut lanes = Lanes::of(&seen, |_| u64::MAX, |_| None);
         let chunks = std::iter::from_fn(|| lanes.take(self.wish.caps)).collect();
         Ok((seen, chunks))
@@ -155,7 +159,7 @@ impl<'a> Sweep<'a> {
         let mut seen;
         loop {
             let first = self.goal.is_none() && swept.commits == 0 && self.failures == 0;
-            let (observation, snapshot) = self.tracker.observe(self.table).await?;
+            let (observation, snapshot) = self.look().await?;
             if first && !self.wish.until_fresh {
                 self.goal = Some(highest(&observation));
             }
@@ -168,7 +172,7 @@ impl<'a> Sweep<'a> {
                 Next::Nothing => {
                     // A shard may have come up since the last full look.
                     self.tracker.refresh();
-                    let (observation, _) = self.tracker.observe(self.table).await?;
+                    let (observation, _) = self.look().await?;
                     self.account(&observation, swept);
                     let next = self.next(&observation);
                     seen = observation;
@@ -182,6 +186,13 @@ impl<'a> Sweep<'a> {
             self.drain(&seen, swept).await?;
         }
         Ok(())
+    }
+
+    /// One look, which a store that hangs does not hold up.
+    async fn look(&mut self) -> Result<(Observation, Snapshot)> {
+        let look = self.tracker.observe(self.table);
+        let late = Err(Error::StoreUnreachable("look at the table in time"));
+        timeout(LOOK_WITHIN, look).await.unwrap_or(late)
     }
 
     /// Takes what a look showed into the account of the run.

@@ -3,8 +3,11 @@
 //! Lives here: the questions that are asked of its store after a failure, so that the answer is a kind and not a text.
 //! May use: the store alone. Never: a write, or a request when opening went well.
 
+use std::error::Error as StdError;
+
 use futures::TryStreamExt;
 use lance_table::io::commit::ManifestNamingScheme;
+use object_store::client::HttpError;
 use object_store::{Error as StoreError, ObjectStore as _, ObjectStoreExt as _};
 
 use super::error::{Error, Result, is_io};
@@ -67,16 +70,23 @@ async fn look_at_versions(stores: &Stores, location: &Location) -> Result<bool> 
     let (store, path, _) = built.map_err(|e| Error::lance("open the table's store", e))?;
     let versions = path.join("_versions");
     // A refusal of a listing has no type of its own in every store; that of a look at one object has.
-    match store.inner.head(&versions.clone().join("_")).await {
+    let nothing = versions.clone().join("_");
+    match store.inner.head(&nothing).await {
         Ok(_) | Err(StoreError::NotFound { .. }) => {}
         Err(e) => return Err(Error::store("open the table", e)),
     }
-    let listed: Vec<_> = store
-        .inner
-        .list(Some(&versions))
-        .try_collect()
-        .await
-        .map_err(|e| Error::store("list the table's versions", e))?;
+    let listed: Result<Vec<_>, _> = store.inner.list(Some(&versions)).try_collect().await;
+    let listed = match listed {
+        Ok(listed) => listed,
+        // Where the bucket itself is missing, a store answers a look with "not there" and a listing with an error.
+        Err(e) if location.local_path().is_none() && was_answered(&e) => {
+            match store.inner.head(&nothing).await {
+                Err(StoreError::NotFound { .. }) => return Err(not_there(location)),
+                _ => return Err(Error::store("list the table's versions", e)),
+            }
+        }
+        Err(e) => return Err(Error::store("list the table's versions", e)),
+    };
     let named = listed.into_iter().filter_map(|meta| {
         let name = meta.location.filename()?;
         let scheme = ManifestNamingScheme::detect_scheme(name)?;
@@ -95,4 +105,16 @@ async fn look_at_versions(stores: &Stores, location: &Location) -> Result<bool> 
     let end = got.map_err(|e| Error::store("read the table's newest manifest", e))?;
     let start = u64::from_le_bytes(end[..8].try_into().unwrap_or([0xff; 8]));
     Ok(end.ends_with(b"LANC") && start < newest.size - 16)
+}
+
+/// Whether a failed request reached the store and was answered.
+fn was_answered(e: &StoreError) -> bool {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(e);
+    while let Some(e) = next {
+        if e.is::<HttpError>() {
+            return false;
+        }
+        next = e.source();
+    }
+    true
 }

@@ -14,6 +14,13 @@ mod fixtures;
 #[path = "../table/mergers.rs"]
 mod mergers;
 
+mod answers;
+mod cuts;
+mod identity;
 mod life;
+mod process;
+mod proxy;
 mod races;
+mod recorder;
+mod served;
 mod servers;

@@ -225,6 +225,30 @@ impl Server {
     pub fn writer_options(&self) -> HashMap<String, String> {
         self.location("any").options.into_iter().collect()
     }
+
+    /// A command line's `--table … --storage …`, with options put in place of others of their key.
+    pub fn flags(&self, name: &str, instead: &[(&str, &str)]) -> Vec<String> {
+        let endpoint = self.endpoint(self.at);
+        let mut options = match self.kind {
+            Kind::S3 => vec![("region", "us-east-1".to_string())],
+            Kind::Azure => vec![("account", ACCOUNT.to_string())],
+        };
+        options.push(("endpoint", endpoint));
+        options.push(("allowHTTP", "true".into()));
+        let mut options: BTreeMap<String, String> = options
+            .into_iter()
+            .map(|(k, v)| (k.to_string(), v))
+            .collect();
+        options.extend(self.secret());
+        for (key, value) in instead {
+            options.insert(key.to_string(), value.to_string());
+        }
+        let mut flags = vec!["--table".to_string(), self.uri(name)];
+        for (key, value) in options.iter().filter(|(_, v)| !v.is_empty()) {
+            flags.extend(["--storage".to_string(), format!("{key}={value}")]);
+        }
+        flags
+    }
 }
 
 fn s3_secret() -> String {
