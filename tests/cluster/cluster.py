@@ -78,9 +78,13 @@ class Space:
 
     def __init__(self):
         BASE.mkdir(exist_ok=True)
-        self.folder = Path(tempfile.mkdtemp(prefix="freshet-", dir=BASE))
-        self.lock = (self.folder / "lock").open("w")
-        fcntl.flock(self.lock, fcntl.LOCK_EX)
+        # Nobody sweeps between the making of a folder and its lock.
+        with (BASE / "lock").open("w") as whole:
+            fcntl.flock(whole, fcntl.LOCK_EX)
+            sweep()
+            self.folder = Path(tempfile.mkdtemp(prefix="freshet-", dir=BASE))
+            self.lock = (self.folder / "lock").open("w")
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
 
     def cgroup(self):
         for place in cgroups(self.folder.name):
@@ -127,16 +131,15 @@ def sweep():
 
 def serve(want_node: bool, product: Path | None) -> int:
     """Runs a cluster until it ends: by the end of standard input, or by a signal."""
+    if os.geteuid():
+        raise RuntimeError("its namespaces need root; run this as root")
     for place in (BASE, tools.home()):
         if str(place).startswith(tuple(f"{p}/" for p in node.PRIVATE)):
             raise RuntimeError(f"{place}: the cluster sees a folder of its own there; set TMPDIR or FRESHET_CACHE")
     if tools.missing((*tools.CONTROL_PLANE, *(tools.NODE if want_node else ()))):
         raise RuntimeError("its programs are not built; run `make cluster-tools`")
-    if os.geteuid():
-        raise RuntimeError("its namespaces need root; run this as root")
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: sys.exit(0))
-    sweep()
     space = Space()
     child = None
     try:
