@@ -52,7 +52,7 @@ crds: build ## write crds/ and the chart's copy from the code
 	@$(FRESHET) crds --dir charts/freshet/files/crds
 
 cluster: build cluster-tools ## a real Kubernetes on this machine with crds/ and our image, and a shell on it (needs root)
-	@python3 tests/cluster/cluster.py up --node --product $(FRESHET) --keep-in $(BUILD)/cluster
+	@python3 tests/cluster/cluster.py up --product $(FRESHET) --keep-in $(BUILD)/cluster
 
 cluster-down: ## end the cluster of `make cluster`
 	@python3 tests/cluster/cluster.py down --keep-in $(BUILD)/cluster

@@ -29,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 import build as tools  # noqa: E402
+import image  # noqa: E402
 import node  # noqa: E402
 
 BASE = Path(tempfile.gettempdir()) / "freshet-clusters"
@@ -226,27 +227,41 @@ class Kept:
         print("cluster: ended")
 
 
-def up(kept: Kept, arguments: list[str]) -> int:
-    """The cluster with the resource of `crds/`, and a shell on it where there is a terminal."""
-    tools.build_missing((*tools.CONTROL_PLANE, *(tools.NODE if "--node" in arguments else ())))
+def up(kept: Kept, product: Path | None, chart: Path | None) -> int:
+    """The cluster with a node and the resource or the whole chart, and a shell on it where there is a terminal."""
+    tools.build_missing(tools.PROGRAMS)
     known = kept.known()
     if not known:
         print("cluster: starting …", flush=True)
-        known = kept.start(arguments)
-    env = os.environ | {"KUBECONFIG": known["kubeconfig"], "KUBECACHEDIR": f"{known['folder']}/cache"}
-    env |= {"PATH": f"{tools.home()}:{os.environ['PATH']}"}
-    for step in (
-        ["kubectl", "apply", "--server-side", "-f", str(ROOT / "crds")],
-        ["kubectl", "wait", "--for=condition=Established", "-f", str(ROOT / "crds"), "--timeout=60s"],
-    ):
+        known = kept.start(["--node"] + ([f"--product={product}"] if product else []))
+    path = [str(tools.home()), *([str(product.parent.resolve())] if product else []), os.environ["PATH"]]
+    env = os.environ | {"KUBECONFIG": known["kubeconfig"], "KUBECACHEDIR": f"{known['folder']}/cache", "PATH": ":".join(path)}
+    for part in ("CACHE", "CONFIG", "DATA"):
+        env[f"HELM_{part}_HOME"] = f"{known['folder']}/helm/{part.lower()}"
+    for step in installed(chart) if chart else resource():
         code = subprocess.run(step, env=env).returncode
         if code:
             return code
-    print(f"cluster: ready. KUBECONFIG={known['kubeconfig']}, kubectl in {tools.home()}; `make cluster-down` ends it")
+    print(f"cluster: ready. KUBECONFIG={known['kubeconfig']}, kubectl and helm in {tools.home()}; `make cluster-down` ends it")
     if sys.stdin.isatty():
         subprocess.run([os.environ.get("SHELL", "/bin/sh")], env=env)
         print("cluster: it stays until `make cluster-down`")
     return 0
+
+
+def resource() -> list[list[str]]:
+    """Commands that bring in the resource alone."""
+    crds = ["-f", str(ROOT / "crds")]
+    return [["kubectl", "apply", "--server-side", *crds], ["kubectl", "wait", "--for=condition=Established", *crds]]
+
+
+def installed(chart: Path) -> list[list[str]]:
+    """Commands that install the chart with the image of the node, and wait until it runs."""
+    repository, tag = image.PRODUCT.rsplit(":", 1)
+    values = {"image.repository": repository, "image.tag": tag, "image.pullPolicy": "Never", "replicas": 1}
+    sets = [word for key, value in values.items() for word in ("--set", f"{key}={value}")]
+    release = ["freshet", str(chart), "--namespace", "freshet", "--create-namespace"]
+    return [["helm", "upgrade", "--install", *release, *sets, "--wait", "--timeout=3m"]]
 
 
 def main() -> int:
@@ -254,6 +269,7 @@ def main() -> int:
     parser.add_argument("what", choices=["serve", "up", "down"])
     parser.add_argument("--node", action="store_true", help="with a node, so that Pods run")
     parser.add_argument("--product", type=Path, help="a binary of Freshet, for the image that Pods run")
+    parser.add_argument("--chart", type=Path, help="for `up`: a chart to install with that image, in place of crds/ alone")
     parser.add_argument("--keep-in", type=Path, default=ROOT / "build" / "cluster", help="where `up` and `down` note theirs")
     a = parser.parse_args()
     if a.what == "serve":
@@ -266,7 +282,7 @@ def main() -> int:
     if a.what == "down":
         kept.down()
         return 0
-    return up(kept, (["--node"] if a.node else []) + ([f"--product={a.product}"] if a.product else []))
+    return up(kept, a.product, a.chart)
 
 
 if __name__ == "__main__":

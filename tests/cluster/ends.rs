@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::harness::Cluster;
 
@@ -100,6 +100,16 @@ fn clusters_live_side_by_side_and_one_can_be_hurt() {
             .status
             .success()
     );
+
+    // Every request is on record, save those of Kubernetes itself.
+    let requests = hurt.requests();
+    let of_note = |r: &&Value| r["objectRef"]["name"] == "note" && r["verb"] == "patch";
+    let writes: Vec<_> = requests.iter().filter(of_note).collect();
+    assert_eq!(writes.len(), 1, "{writes:#?}");
+    assert_eq!(writes[0]["user"]["username"], "admin");
+    for request in &requests {
+        assert_eq!(request["user"]["username"], "admin", "{request:#}");
+    }
 
     hurt.stop_apiserver();
     let refused = hurt.kubectl(&["get", "configmap", "note"]);

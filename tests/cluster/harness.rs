@@ -161,6 +161,19 @@ impl Cluster {
         serde_json::from_str(&self.kubectl_ok(&args)).unwrap()
     }
 
+    /// What was asked of the API server so far, as its audit events (`user.username`, `verb`, `objectRef`,
+    /// `responseStatus.code`), without what Kubernetes' own programs ask. An answered request is there; a watch is there
+    /// twice, as it begins (`stage` ResponseStarted) and as it ends.
+    pub fn requests(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.folder().join("audit.log")).unwrap();
+        // What has no end of line yet is being written.
+        let whole = &text[..text.rfind('\n').map_or(0, |at| at + 1)];
+        whole
+            .lines()
+            .map(|l| serde_json::from_str(l).unwrap())
+            .collect()
+    }
+
     /// Makes a namespace.
     pub fn namespace(&self, name: &str) {
         self.kubectl_ok(&["create", "namespace", name]);
