@@ -18,7 +18,7 @@ pub struct Place {
     #[arg(long, value_name = "URI")]
     table: String,
     /// How its store is reached: endpoint, region, account, virtualHostedStyle, allowHTTP, or a credential
-    /// (aws_access_key_id, …). Credentials may also come from the environment.
+    /// (aws_access_key_id, …). Without any credential the environment's are used.
     #[arg(long = "storage", value_name = "KEY=VALUE")]
     storage: Vec<String>,
 }

@@ -33,46 +33,47 @@ async fn every_no_is_told(kind: Kind) {
     let server = Server::start(kind).await;
     let t = pending(&server, "rollouts.lance").await;
     let before = t.rows().await;
-
-    let wrong: &[(&str, &str)] = match kind {
-        Kind::S3 => &[("aws_secret_access_key", "HiddenAlderYewWrong")],
-        Kind::Azure => &[("azure_storage_account_key", "HiddenAlderYewWrong0")],
-    };
+    let wrong = [match kind {
+        Kind::S3 => ("aws_secret_access_key", "HiddenAlderYewWrong"),
+        Kind::Azure => ("azure_storage_account_key", "HiddenAlderYewWrong0"),
+    }];
     assert!(wrong[0].1.contains(MARK));
-    let done = both(&server, "rollouts.lance", wrong).await;
-    told(&done, 4, "CredentialsRejected", "check the key");
-    let done = both(&server, "nothing-here.lance", &[]).await;
-    told(&done, 3, "TableNotFound", "there is no Lance table");
-
-    let nobody = server.endpoint(free());
-    let done = both(&server, "rollouts.lance", &[("endpoint", &nobody)]).await;
-    told(&done, 5, "StoreUnreachable", &nobody);
-
-    let proxy = Proxy::before(server.at).await;
-    let through = server.endpoint(proxy.at);
-    for how in [Break::Cut, Break::Hang] {
-        proxy.spring(how).await;
-        let done = both(&server, "rollouts.lance", &[("endpoint", &through)]).await;
-        told(&done, 5, "StoreUnreachable", "could not be reached");
-        proxy.heal().await;
+    let (cut, hangs) = (
+        Proxy::before(server.at).await,
+        Proxy::before(server.at).await,
+    );
+    cut.spring(Break::Cut).await;
+    hangs.spring(Break::Hang).await;
+    let ends = [free(), cut.at, hangs.at].map(|at| server.endpoint(at));
+    let [nobody, through_cut, through_hang] = ends.each_ref().map(|e| [("endpoint", e.as_str())]);
+    // All at once: most of it is waiting.
+    let (refused, nothing, nobody, severed, hung) = tokio::join!(
+        both(&server, "rollouts.lance", &wrong),
+        both(&server, "nothing-here.lance", &[]),
+        both(&server, "rollouts.lance", &nobody),
+        both(&server, "rollouts.lance", &through_cut),
+        both(&server, "rollouts.lance", &through_hang),
+    );
+    told(&refused, 4, "CredentialsRejected", "check the key");
+    told(&nothing, 3, "TableNotFound", "there is no Lance table");
+    for (done, end) in [nobody, severed, hung].iter().zip(&ends) {
+        told(done, 5, "StoreUnreachable", end);
     }
     assert_eq!(t.rows().await, before, "nothing was changed");
 
-    let done = both(&server, "rollouts.lance", &[("endpoint", &through)]).await;
-    for done in done {
-        assert_eq!(done.code, Some(0), "{done:?}");
+    for proxy in [cut, hangs] {
+        proxy.heal().await;
+        let end = server.endpoint(proxy.at);
+        for done in both(&server, "rollouts.lance", &[("endpoint", &end)]).await {
+            assert_eq!(done.code, Some(0), "{done:?}");
+        }
     }
     assert_eq!(t.verdict().await, Default::default());
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_s3_refuses_or_does_not_answer_is_told_with_its_exit_code() {
-    every_no_is_told(Kind::S3).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_azure_refuses_or_does_not_answer_is_told_with_its_exit_code() {
-    every_no_is_told(Kind::Azure).await;
+async fn what_a_store_refuses_or_does_not_answer_is_told_with_its_exit_code() {
+    tokio::join!(every_no_is_told(Kind::S3), every_no_is_told(Kind::Azure));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -15,9 +15,9 @@ use crate::servers::{Kind, Server};
 async fn behind(server: &Server, proxy: &Proxy, trap: &Trap) -> Merger {
     let mut location = server.location_through("rollouts.lance", proxy.at);
     let soon = [
-        ("client_max_retries", "1"),
+        ("client_max_retries", "0"),
         ("client_retry_timeout", "1"),
-        ("timeout", "3 seconds"),
+        ("timeout", "2 seconds"),
     ];
     let soon = soon.map(|(k, v)| (k.to_string(), v.to_string()));
     location = location.with_options(soon.into());
@@ -93,11 +93,6 @@ async fn every_break_heals(kind: Kind) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_connection_to_s3_that_breaks_anywhere_in_a_merge_loses_and_doubles_nothing() {
-    every_break_heals(Kind::S3).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_connection_to_azure_that_breaks_anywhere_in_a_merge_loses_and_doubles_nothing() {
-    every_break_heals(Kind::Azure).await;
+async fn a_connection_that_breaks_anywhere_in_a_merge_loses_and_doubles_nothing() {
+    tokio::join!(every_break_heals(Kind::S3), every_break_heals(Kind::Azure));
 }
