@@ -23,8 +23,38 @@ use object_store::{Error as StoreError, ObjectStoreExt as _};
 use super::error::{Error, Result};
 use super::generation::Generation;
 
+/// How a data file is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fetch {
+    /// In one request, and kept in memory, where it is small.
+    Whole,
+    /// As its rows are asked for, with about `bytes` on their way at once.
+    Ranges {
+        /// Bytes.
+        bytes: u64,
+    },
+}
+
+impl Fetch {
+    /// Ranges where no budget asks for less.
+    pub const RANGES: Self = Self::Ranges {
+        bytes: ON_THEIR_WAY,
+    };
+
+    fn bytes(self) -> u64 {
+        match self {
+            Self::Whole => ON_THEIR_WAY,
+            Self::Ranges { bytes } => bytes,
+        }
+    }
+}
+
 /// Data files up to this many bytes are fetched whole, in one request.
 const WHOLE_FILE: u64 = 16 << 20;
+/// Bytes that are on their way at once.
+const ON_THEIR_WAY: u64 = 32 << 20;
+/// The least and the most bytes of one range of a large page, and of one batch.
+const PART: (u64, u64) = (1 << 20, 8 << 20);
 
 /// Opens a data file: whole and in memory where it is small, else through the store.
 pub(crate) async fn open_file(
@@ -32,15 +62,15 @@ pub(crate) async fn open_file(
     path: &Path,
     file: &DataFile,
     generation: &Generation,
-    whole: bool,
+    fetch: Fetch,
 ) -> Result<FileReader> {
     let size = file.file_size_bytes.get().map(u64::from);
     let scheduler = ScanScheduler::new(
         store.clone(),
-        SchedulerConfig::new(32 << 20).with_lite_scheduler(),
+        SchedulerConfig::new(fetch.bytes()).with_lite_scheduler(),
     );
     let scheduler = match size {
-        Some(size) if whole && size <= WHOLE_FILE => {
+        Some(size) if fetch == Fetch::Whole && size <= WHOLE_FILE => {
             let bytes = match store.inner.get(path).await {
                 Ok(got) => got
                     .bytes()
@@ -65,13 +95,15 @@ pub(crate) async fn open_file(
             .await
             .map_err(|e| generation.wrap("open its data file", e))?,
     };
+    let part = (fetch.bytes() / 4).clamp(PART.0, PART.1);
     FileReader::try_open(
         scheduler,
         None,
         Arc::<DecoderPlugins>::default(),
         &LanceCache::no_cache(),
         FileReaderOptions {
-            batch_size_bytes: Some(8 << 20),
+            read_chunk_size: part,
+            batch_size_bytes: Some(part),
             ..Default::default()
         },
     )

@@ -39,16 +39,26 @@ const KEYS_A_QUERY: usize = 4096;
 /// The index is asked where the base has this many times as many rows as there are keys.
 const INDEX_FACTOR: u64 = 50;
 
+/// The base whose rows are looked for.
+#[derive(Clone, Copy)]
+pub(crate) struct Within<'a> {
+    pub base: &'a Arc<Dataset>,
+    /// Its key columns.
+    pub keys: &'a [(String, i32)],
+    /// Bytes that the merge may hold.
+    pub budget: u64,
+}
+
 /// Adds to `found` the base rows that hold a key of `set`.
 pub(crate) async fn find(
-    base: &Arc<Dataset>,
-    keys: &[(String, i32)],
+    within: Within<'_>,
     codec: &KeyCodec,
     set: &KeySet,
     live: &Live,
     found: &mut Found,
     ahead: Option<Ahead>,
 ) -> Result<()> {
+    let Within { base, keys, .. } = within;
     if set.len() == 0 || rows_of(base) == 0 {
         return Ok(());
     }
@@ -74,12 +84,12 @@ pub(crate) async fn find(
             let values = values.map_err(|e| Error::Bug(format!("a key is no literal: {e}")))?;
             let wanted = col(quoted(&keys[0].0)).in_list(values, false);
             search
-                .look_through(scan(base, keys, Some(wanted)).await?)
+                .look_through(scan(within, Some(wanted)).await?)
                 .await?;
         }
         return Ok(());
     }
-    search.look_through(scan(base, keys, None).await?).await
+    search.look_through(scan(within, None).await?).await
 }
 
 fn rows_of(base: &Dataset) -> u64 {
@@ -107,15 +117,12 @@ type Keys = BoxStream<'static, Result<RecordBatch>>;
 const AHEAD: usize = 2;
 
 /// Begins to read the base's keys, unless so many keys will be asked of the index.
-pub(crate) async fn ahead(
-    base: &Arc<Dataset>,
-    keys: &[(String, i32)],
-    wanted: u64,
-) -> Result<Option<Ahead>> {
+pub(crate) async fn ahead(within: Within<'_>, wanted: u64) -> Result<Option<Ahead>> {
+    let Within { base, keys, .. } = within;
     if keys.is_empty() || rows_of(base) == 0 || by_index(base, keys, wanted).await? {
         return Ok(None);
     }
-    let mut rows = scan(base, keys, None).await?;
+    let mut rows = scan(within, None).await?;
     let (send, receive) = mpsc::channel(AHEAD);
     // Ends when its receiver is gone.
     tokio::spawn(async move {
@@ -132,7 +139,8 @@ pub(crate) async fn ahead(
 }
 
 /// Scans the base's key columns with their row addresses, and row ids where those are stable.
-async fn scan(base: &Arc<Dataset>, keys: &[(String, i32)], filter: Option<Expr>) -> Result<Keys> {
+async fn scan(within: Within<'_>, filter: Option<Expr>) -> Result<Keys> {
+    let Within { base, keys, budget } = within;
     const DOING: &str = "scan the base's keys";
     let names: Vec<&str> = keys.iter().map(|(name, _)| name.as_str()).collect();
     let mut scan = base.scan();
@@ -140,8 +148,10 @@ async fn scan(base: &Arc<Dataset>, keys: &[(String, i32)], filter: Option<Expr>)
     scan.with_row_address()
         .scan_in_order(false)
         .batch_size(BATCH_ROWS)
-        .io_buffer_size(16 << 20);
-    scan.fragment_readahead(4).batch_readahead(2);
+        .batch_size_bytes((budget / 16).clamp(256 << 10, 4 << 20))
+        .io_buffer_size((budget / 4).clamp(4 << 20, 16 << 20));
+    scan.fragment_readahead((budget >> 24).clamp(1, 4) as usize)
+        .batch_readahead(2);
     if base.manifest().uses_stable_row_ids() {
         scan.with_row_id();
     }

@@ -32,7 +32,7 @@ use prost::Message;
 use uuid::Uuid;
 
 use super::error::{Error, Result, is_io};
-use super::file::open_file;
+use super::file::{Fetch, open_file};
 use super::shard::timestamp;
 
 mod take;
@@ -205,14 +205,13 @@ enum Source {
 pub(crate) type Rows = (RecordBatch, UInt32Array);
 
 impl OpenGeneration {
-    /// Opens a generation. With `whole`, a small data file is fetched in one request and kept until [`Self::forget`];
-    /// else rows are read as they are asked for.
+    /// Opens a generation. A data file that is fetched whole is kept until [`Self::forget`].
     pub async fn open(
         base: &Dataset,
         store: &Arc<ObjectStore>,
         generation: &Generation,
         facts: &Facts,
-        whole: bool,
+        fetch: Fetch,
     ) -> Result<Self> {
         let manifest = decode(generation, &facts.manifest)?;
         let table = base.branch_location().path;
@@ -266,7 +265,7 @@ impl OpenGeneration {
                 .map_err(|e| generation.wrap("read its deletion vector", e))
         };
         let path = dir.clone().join("data").join(file.path.as_str());
-        let reader = open_file(store, &path, file, generation, whole);
+        let reader = open_file(store, &path, file, generation, fetch);
         let (masked, reader) = futures::try_join!(masked, reader)?;
         let pairs = file.fields.iter().zip(file.column_indices.iter());
         let ids = pairs
@@ -362,7 +361,7 @@ impl OpenGeneration {
             .batch_size_bytes(batch_bytes);
         scan.batch_readahead(1)
             .fragment_readahead(1)
-            .io_buffer_size(batch_bytes.max(8 << 20));
+            .io_buffer_size(batch_bytes.max(4 << 20));
         let rows = scan
             .try_into_stream()
             .await

@@ -18,11 +18,11 @@ use roaring::RoaringBitmap;
 use super::base::{Table, details, key_fields, watermarks};
 use super::commit::{Prepared, commit, landed};
 use super::error::{Error, Result};
-use super::find::{Ahead, Found, ahead, find};
+use super::find::{Ahead, Found, Within, ahead, find};
 use super::generation::{Facts, Generation, Rows};
 use super::keys::KeyCodec;
 use super::known::Known;
-use super::newest::{Estimate, Live, Part, Source, choose, estimate, newest_first, open};
+use super::newest::{Estimate, Live, Part, Reading, Source, choose, estimate, newest_first, open};
 use super::snapshot::{Chunk, Snapshot};
 use super::steps::reach;
 use super::write::{self, Batches, keep_row_ids};
@@ -97,7 +97,7 @@ impl Table {
         let work = Work::new(self, snapshot, chunk, known, limits).await?;
         let mut merged = Merged {
             generations: chunk.len(),
-            streamed: work.hold.is_none(),
+            streamed: matches!(work.reading, Reading::Stream { .. }),
             ..Default::default()
         };
         let attempt = tokio::time::timeout_at(limits.deadline.into(), work.prepare(&mut merged));
@@ -156,7 +156,7 @@ struct Work<'a> {
     order: Vec<usize>,
     acknowledged: Vec<uuid::Uuid>,
     estimate: Estimate,
-    hold: Option<u64>,
+    reading: Reading,
     budget: u64,
 }
 
@@ -184,7 +184,7 @@ impl<'a> Work<'a> {
         let order = by_age.into_iter().map(|at| last - at).collect();
         facts.reverse();
         let estimate = estimate(facts.iter().map(|(g, f)| (g, f.as_ref())));
-        let hold = (estimate.bytes <= limits.budget_bytes / 2).then_some(limits.budget_bytes / 2);
+        let reading = Reading::of(estimate, limits.budget_bytes);
         Ok(Self {
             table,
             base,
@@ -194,7 +194,7 @@ impl<'a> Work<'a> {
             order,
             acknowledged: known.acknowledged(chunk.marks().map(|(shard, _)| shard)),
             estimate,
-            hold,
+            reading,
             budget: limits.budget_bytes,
         })
     }
@@ -207,9 +207,9 @@ impl<'a> Work<'a> {
             self.table.store(),
             self.facts.clone(),
             &self.keys,
-            self.hold,
+            self.reading,
         );
-        let ahead = ahead(&self.base, &self.keys, self.estimate.rows);
+        let ahead = ahead(self.within(), self.estimate.rows);
         let (sources, ahead) = futures::try_join!(read, ahead)?;
         reach("merge.read").await;
         merged.took[0] = begun.elapsed();
@@ -269,6 +269,14 @@ impl<'a> Work<'a> {
         })
     }
 
+    fn within(&self) -> Within<'_> {
+        Within {
+            base: &self.base,
+            keys: &self.keys,
+            budget: self.budget,
+        }
+    }
+
     /// Chooses the rows that live and finds what they replace, in as many parts as the keys need to fit the budget.
     async fn choose(&self, sources: &[Source], mut ahead: Option<Ahead>) -> Result<(Live, Found)> {
         let types = key_types(self.base.schema(), &self.keys)?;
@@ -287,16 +295,7 @@ impl<'a> Work<'a> {
                 parts.extend(part.halves());
                 continue;
             };
-            find(
-                &self.base,
-                &self.keys,
-                &codec,
-                &set,
-                &live,
-                &mut found,
-                ahead.take(),
-            )
-            .await?;
+            find(self.within(), &codec, &set, &live, &mut found, ahead.take()).await?;
         }
         Ok((live, found))
     }
@@ -310,13 +309,13 @@ impl<'a> Work<'a> {
         found: &Found,
     ) -> Result<Vec<lance_table::format::Fragment>> {
         if self.keys.is_empty() {
-            return write::fragments(&self.base, rows_of(sources, None)).await;
+            return write::fragments(&self.base, rows_of(sources, None), self.budget).await;
         }
         if !self.base.manifest().uses_stable_row_ids() {
             if live.iter().all(RoaringBitmap::is_empty) {
                 return Ok(vec![]);
             }
-            return write::fragments(&self.base, rows_of(sources, Some(live))).await;
+            return write::fragments(&self.base, rows_of(sources, Some(live)), self.budget).await;
         }
         let mut updating: Live = vec![RoaringBitmap::new(); live.len()];
         for (generation, offset) in found.row_ids.keys() {
@@ -337,11 +336,16 @@ impl<'a> Work<'a> {
         }
         let mut new = vec![];
         if !ids.is_empty() {
-            new = write::fragments(&self.base, rows_of(sources.clone(), Some(updating))).await?;
+            new = write::fragments(
+                &self.base,
+                rows_of(sources.clone(), Some(updating)),
+                self.budget,
+            )
+            .await?;
             keep_row_ids(&mut new, &ids)?;
         }
         if !fresh.iter().all(RoaringBitmap::is_empty) {
-            match write::fragments(&self.base, rows_of(sources, Some(fresh))).await {
+            match write::fragments(&self.base, rows_of(sources, Some(fresh)), self.budget).await {
                 Ok(fragments) => new.extend(fragments),
                 Err(e) => {
                     write::remove(&self.base, &new, &[]).await;

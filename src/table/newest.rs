@@ -17,6 +17,7 @@ use roaring::RoaringBitmap;
 use uuid::Uuid;
 
 use super::error::{Error, Result};
+use super::file::Fetch;
 use super::generation::{Facts, Generation, OpenGeneration, Rows};
 use super::keys::{Added, KeyCodec, KeySet, Place, hash};
 use super::mapping::Mapping;
@@ -25,13 +26,14 @@ use super::mapping::Mapping;
 const AT_ONCE: usize = 64;
 /// Rows of a batch that is read.
 const BATCH_ROWS: u32 = 8192;
-/// Bytes of a batch that is streamed.
-pub(crate) const BATCH_BYTES: u64 = 4 << 20;
+/// Bytes of a batch.
+const BATCH_BYTES: u64 = 4 << 20;
 
 /// A generation of a chunk, open.
 pub(crate) struct Source {
     pub open: OpenGeneration,
     pub mapping: Mapping,
+    batch: Batch,
     /// All its rows, where they are held in memory.
     held: Option<Vec<Rows>>,
 }
@@ -43,10 +45,62 @@ impl Source {
             Some(rows) => Ok(stream::iter(rows.clone()).map(Ok).boxed()),
             None => {
                 let columns = keys_only.then(|| self.mapping.key_columns());
-                self.open
-                    .rows(columns.as_deref(), BATCH_ROWS, BATCH_BYTES)
-                    .await
+                let Batch { rows, bytes } = self.batch;
+                self.open.rows(columns.as_deref(), rows, bytes).await
             }
+        }
+    }
+}
+
+/// How large a batch of a generation's rows may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Batch {
+    rows: u32,
+    bytes: u64,
+}
+
+impl Batch {
+    /// Batches of rows that are held: they count by what they all take, not one by one.
+    const HELD: Self = Self {
+        rows: BATCH_ROWS,
+        bytes: BATCH_BYTES,
+    };
+
+    /// Batches of rows that are streamed: several are under way at once, as they were read and as they are written.
+    fn streamed(budget: u64, generation: &Generation, facts: &Facts) -> Self {
+        let bytes = (budget / 16).clamp(256 << 10, BATCH_BYTES);
+        let all = generation.bytes.unwrap_or(0).max(facts.data_bytes);
+        let row = (all / facts.physical_rows.max(1)).max(1);
+        let rows = (bytes / row).clamp(16, u64::from(BATCH_ROWS)) as u32;
+        Self { rows, bytes }
+    }
+}
+
+/// How a chunk's rows are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reading {
+    /// All at once, and kept, up to this many bytes in all.
+    Hold { bytes: u64 },
+    /// As they are asked for, by a merge of this budget.
+    Stream { budget: u64 },
+}
+
+impl Reading {
+    /// A chunk that takes half the budget at most is held; the other half is for the keys and for what is written.
+    pub fn of(chunk: Estimate, budget: u64) -> Self {
+        match chunk.bytes <= budget / 2 {
+            true => Self::Hold { bytes: budget / 2 },
+            false => Self::Stream { budget },
+        }
+    }
+
+    /// How data files are read.
+    fn fetch(self) -> Fetch {
+        match self {
+            Self::Hold { .. } => Fetch::Whole,
+            Self::Stream { budget } => Fetch::Ranges {
+                bytes: (budget / 4).clamp(4 << 20, 32 << 20),
+            },
         }
     }
 }
@@ -91,14 +145,13 @@ pub(crate) fn estimate<'a>(
     )
 }
 
-/// Opens the generations of a chunk, newest first as given. With `hold` their rows are read and kept, up to that many
-/// bytes in all; a chunk that turns out larger is opened without holding it.
+/// Opens the generations of a chunk, newest first as given. A chunk that turns out larger than may be held is streamed.
 pub(crate) async fn open(
     base: &Arc<Dataset>,
     store: &Arc<ObjectStore>,
     chunk: Vec<(Generation, Arc<Facts>)>,
     keys: &[(String, i32)],
-    hold: Option<u64>,
+    reading: Reading,
 ) -> Result<Vec<Source>> {
     let held = Arc::new(AtomicU64::new(0));
     let tasks = chunk.iter().cloned().map(|(generation, facts)| {
@@ -106,16 +159,20 @@ pub(crate) async fn open(
         let (of, held) = (generation.clone(), held.clone());
         // A task of its own, so that decoding uses every core.
         let task = async move {
-            let whole = hold.is_some();
-            let mut open = OpenGeneration::open(&base, &store, &generation, &facts, whole).await?;
+            let fetch = reading.fetch();
+            let mut open = OpenGeneration::open(&base, &store, &generation, &facts, fetch).await?;
             let mapping = Mapping::new(&open, base.schema(), &keys)?;
-            let held = match hold {
-                Some(hold) => Some(hold_rows(&mut open, &held, hold).await?),
-                None => None,
+            let (held, batch) = match reading {
+                Reading::Hold { bytes } => {
+                    let rows = hold_rows(&mut open, &held, bytes).await?;
+                    (Some(rows), Batch::HELD)
+                }
+                Reading::Stream { budget } => (None, Batch::streamed(budget, &generation, &facts)),
             };
             Ok::<_, Error>(Source {
                 open,
                 mapping,
+                batch,
                 held,
             })
         };
@@ -124,13 +181,17 @@ pub(crate) async fn open(
             task: tokio::spawn(task),
         }
     });
-    let at_once = if hold.is_some() { AT_ONCE } else { 4 };
+    let at_once = match reading {
+        Reading::Hold { .. } => AT_ONCE,
+        Reading::Stream { .. } => 4,
+    };
     let sources: Vec<Source> = stream::iter(tasks).buffered(at_once).try_collect().await?;
-    match hold {
-        Some(hold) if held.load(Ordering::Relaxed) > hold => {
+    match reading {
+        Reading::Hold { bytes } if held.load(Ordering::Relaxed) > bytes => {
             drop(sources);
-            tracing::debug!(hold, "the chunk is larger than it said; it is streamed");
-            Box::pin(self::open(base, store, chunk, keys, None)).await
+            tracing::debug!(bytes, "the chunk is larger than it said; it is streamed");
+            let reading = Reading::Stream { budget: bytes * 2 };
+            Box::pin(self::open(base, store, chunk, keys, reading)).await
         }
         _ => Ok(sources),
     }

@@ -19,6 +19,7 @@ use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
 use lance::dataset::transaction::Operation;
 use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
+use lance_file::writer::FileWriterOptions;
 use lance_table::format::{Fragment, RowIdMeta};
 use lance_table::io::deletion::deletion_file_path;
 use lance_table::rowids::{RowIdSequence, rechunk_sequences, write_row_ids};
@@ -32,8 +33,12 @@ use super::mapping::write_schema;
 /// A stream of rows in the table's schema.
 pub(crate) type Batches = BoxStream<'static, Result<RecordBatch>>;
 
-/// Writes rows as new fragments of the base, uncommitted.
-pub(crate) async fn fragments(base: &Arc<Dataset>, rows: Batches) -> Result<Vec<Fragment>> {
+/// Writes rows as new fragments of the base, uncommitted, and holds about a quarter of `budget` bytes meanwhile.
+pub(crate) async fn fragments(
+    base: &Arc<Dataset>,
+    rows: Batches,
+    budget: u64,
+) -> Result<Vec<Fragment>> {
     let schema = write_schema(base.schema());
     let dictionaries = dictionary_columns(&schema);
     let source = Arc::new(Mutex::new(Segments::new(rows, dictionaries.clone())));
@@ -41,7 +46,7 @@ pub(crate) async fn fragments(base: &Arc<Dataset>, rows: Batches) -> Result<Vec<
     // A file that was written must not outlive a failure: the caller never learns its name.
     let outcome = async {
         while source.lock().await.more().await? {
-            written.extend(file(base, &schema, source.clone()).await?);
+            written.extend(file(base, &schema, source.clone(), budget).await?);
         }
         if !dictionaries.is_empty() && !written.is_empty() {
             read_back(base, &schema, &dictionaries, &written).await?;
@@ -63,6 +68,7 @@ async fn file(
     base: &Arc<Dataset>,
     schema: &SchemaRef,
     source: Arc<Mutex<Segments>>,
+    budget: u64,
 ) -> Result<Vec<Fragment>> {
     let failed = Arc::new(std::sync::Mutex::new(None));
     let told = failed.clone();
@@ -83,6 +89,7 @@ async fn file(
     let params = WriteParams {
         mode: WriteMode::Append,
         allow_external_blob_outside_bases: false,
+        file_writer_options: Some(pages(schema.fields().len(), budget)),
         ..Default::default()
     };
     let wrote = InsertBuilder::new(base.clone())
@@ -99,6 +106,19 @@ async fn file(
             .unwrap_or_else(std::sync::PoisonError::into_inner)
             .take()
             .unwrap_or_else(|| Error::lance("write the merged rows", e))),
+    }
+}
+
+/// Bytes that Lance gathers of a column before it writes a page, where nothing else is said.
+const PAGE_BYTES: u64 = 8 << 20;
+
+/// Pages as large as Lance makes them, unless all columns' together would take more than a quarter of the budget.
+fn pages(columns: usize, budget: u64) -> FileWriterOptions {
+    let most = (budget / 4).max(2 << 20);
+    FileWriterOptions {
+        data_cache_bytes: Some(most.min(PAGE_BYTES * columns.max(1) as u64)),
+        max_page_bytes: Some(most.min(4 * PAGE_BYTES)),
+        ..Default::default()
     }
 }
 

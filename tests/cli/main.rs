@@ -8,4 +8,5 @@ mod fixtures;
 
 mod commands;
 mod killed;
+mod memory;
 mod process;

@@ -18,7 +18,8 @@ use uuid::Uuid;
 
 use super::super::base::{Table, key_fields};
 use super::super::error::{Error, Result};
-use super::super::find::{Found, find};
+use super::super::file::Fetch;
+use super::super::find::{Found, Within, find};
 use super::super::generation::{Facts, Generation, OpenGeneration, facts};
 use super::super::keys::{Added, KeyCodec, KeySet, Place, hash};
 use super::super::mapping::Mapping;
@@ -27,6 +28,9 @@ use super::super::newest::newest_first;
 use super::super::snapshot::{ShardPending, Snapshot};
 use super::hidden::{Fragments, Hidden};
 use super::{ReadError, ReadLimits, Source};
+
+/// The budget by which the base's keys are scanned: the least by which that is not slower.
+const SCAN_BYTES: u64 = 64 << 20;
 
 /// Generations whose keys are read at once.
 const AT_ONCE: usize = 32;
@@ -74,7 +78,8 @@ impl Keys {
         let kib = (facts.data_bytes >> 10).clamp(1, u64::from(FILES_KIB)) as u32;
         // The semaphore is never closed; without a permit the files would only be held all the same.
         let _permit = files.acquire_many(kib).await.ok();
-        let open = OpenGeneration::open(base, table.store(), &generation, &facts, true).await?;
+        let open =
+            OpenGeneration::open(base, table.store(), &generation, &facts, Fetch::Whole).await?;
         let mapping = Mapping::new(&open, base.schema(), key)?;
         let mut columns = mapping.key_columns();
         if columns.is_empty() {
@@ -498,7 +503,12 @@ async fn shadowed(base: &Arc<Dataset>, keys: Vec<Arc<Keys>>) -> Result<roaring::
         let set = set
             .await
             .map_err(|e| Error::Bug(format!("gathering keys ended badly: {e}")))?;
-        find(base, &fields, &codec, &set, &live, &mut found, None).await?;
+        let within = Within {
+            base,
+            keys: &fields,
+            budget: SCAN_BYTES,
+        };
+        find(within, &codec, &set, &live, &mut found, None).await?;
     }
     Ok(found.addresses)
 }

@@ -19,6 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::super::base::key_fields;
 use super::super::error::{Error, Result};
+use super::super::file::Fetch;
 use super::super::generation::OpenGeneration;
 use super::super::mapping::Mapping;
 use super::pending::Wanted;
@@ -158,7 +159,14 @@ async fn opened(
     store: &Arc<ObjectStore>,
     wanted: Wanted,
 ) -> Result<(OpenGeneration, Vec<u32>)> {
-    let open = OpenGeneration::open(base, store, &wanted.generation, &wanted.facts, false).await?;
+    let open = OpenGeneration::open(
+        base,
+        store,
+        &wanted.generation,
+        &wanted.facts,
+        Fetch::RANGES,
+    )
+    .await?;
     Ok((open, wanted.offsets))
 }
 
