@@ -93,4 +93,6 @@ fn conventional(schema: &mut Value) {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

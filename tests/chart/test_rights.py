@@ -9,7 +9,7 @@ from __future__ import annotations
 from conftest import of_kind
 
 OPERATOR = {
-    ("freshet.dev", "experiments"): {"get", "list", "watch", "patch"},
+    ("freshet.dev", "experiments"): {"list", "watch", "patch"},
     ("freshet.dev", "experiments/status"): {"patch"},
     ("", "secrets"): {"get"},
     ("events.k8s.io", "events"): {"create", "patch"},

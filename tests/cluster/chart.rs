@@ -57,6 +57,7 @@ fn rights() -> Vec<(Vec<&'static str>, bool)> {
         (in_orchard("get", "leases"), false),
         (in_orchard("list", "secrets"), false),
         (in_orchard("watch", "secrets"), false),
+        (in_orchard("get", "experiments.freshet.dev"), false),
         (in_orchard("delete", "experiments.freshet.dev"), false),
         (in_orchard("create", "experiments.freshet.dev"), false),
         (in_orchard("create", "pods"), false),

@@ -86,7 +86,7 @@ app.kubernetes.io/part-of: freshet
 {{- define "freshet.rules" -}}
 - apiGroups: [freshet.dev]
   resources: [experiments]
-  verbs: [get, list, watch, patch]
+  verbs: [list, watch, patch]
 - apiGroups: [freshet.dev]
   resources: [experiments/status]
   verbs: [patch]
