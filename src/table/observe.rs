@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
@@ -129,6 +130,9 @@ const BASE_EVERY: u64 = 4;
 /// So many of a shard's oldest pending generations are looked at closely.
 const CLOSE_LOOK: usize = 512;
 
+/// How long a look may spend on them: what is late stays unknown, and the next look goes on from there.
+const CLOSE_LOOK_WITHIN: Duration = Duration::from_secs(30);
+
 /// Remembers one table between looks at it.
 #[derive(Default)]
 pub struct Tracker {
@@ -170,7 +174,7 @@ impl Tracker {
     /// Looks at the table: shard manifests first, then the base.
     ///
     /// # Errors
-    /// `NotMemWal`, and what reading says. A failed look changes nothing of what is remembered.
+    /// `NotMemWal`, and what reading says. After a failed look the next one begins from what was remembered before it; only which shards there are may be newer.
     pub async fn observe(&mut self, table: &Table) -> Result<(Observation, Snapshot)> {
         let observed_at = Timestamp::now();
         let first = self.version.is_none();
@@ -212,27 +216,29 @@ impl Tracker {
     ) -> Result<(Snapshot, BTreeMap<Uuid, u64>)> {
         let first = self.version.is_none();
         let seen = table.seen().await;
-        let likely = listing.clone().with(seen.clone()).await?;
+        // What was seen last may be gone by now: then it says nothing, and the newest is looked at alone.
+        let likely = listing.clone().with(seen.clone()).await.ok();
+        let likely = likely.filter(|l| l.mem_wal);
         let newest = async {
-            match look {
+            match look || likely.is_none() {
                 true => table.latest().await,
                 false => Ok(seen.clone()),
             }
         };
         let before = async {
-            match first && likely.mem_wal {
+            match first && likely.is_some() {
                 true => look_back(&seen).await,
                 false => Ok(BTreeMap::new()),
             }
         };
         let closely = async {
-            if likely.mem_wal {
-                self.look_closely(table, &likely).await;
+            if let Some(likely) = &likely {
+                self.look_closely(table, likely).await;
             }
         };
         let (newest, before, ()) = futures::join!(newest, before, closely);
         let newest = newest?;
-        if same(&newest, &seen) && likely.mem_wal {
+        if let Some(likely) = likely.filter(|_| same(&newest, &seen)) {
             return Ok((likely, before?));
         }
         let snapshot = listing.with(newest.clone()).await?;
@@ -282,13 +288,18 @@ impl Tracker {
             .flat_map(|s| s.pending.iter().take(CLOSE_LOOK))
             .cloned()
             .collect();
-        stream::iter(wanted)
+        let reading = stream::iter(wanted)
             .for_each_concurrent(AT_ONCE, |generation| async move {
                 if let Err(e) = self.known.of(table, &generation).await {
                     tracing::debug!(shard = %generation.shard, generation = generation.number, error = %e, "unknown yet");
                 }
-            })
-            .await;
+            });
+        if tokio::time::timeout(CLOSE_LOOK_WITHIN, reading)
+            .await
+            .is_err()
+        {
+            tracing::debug!("the store is slow: some generations stay unknown until the next look");
+        }
     }
 
     fn judge(&mut self, snapshot: &Snapshot) -> Vec<Anomaly> {

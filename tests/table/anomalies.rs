@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use arrow_array::RecordBatchIterator;
 use freshet::table::AnomalyKind::{self, *};
+use freshet::table::{Location, StoresConfig};
 use lance::Dataset;
 use lance::dataset::mem_wal::ShardManifestStore;
 use lance::dataset::mem_wal::util::parse_bit_reversed_filename;
@@ -300,6 +301,32 @@ async fn rows_written_to_the_base_past_mem_wal_are_named_and_our_merges_are_not(
     );
     t.dataset().await.append(rows, None).await.unwrap();
     assert_eq!(kinds(&mut m).await, [DirectWrite]);
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_since_it_was_seen_does_not_end_the_looking() {
+    let t = two_generations().await;
+    // Nothing of what was read is kept: as where much else was read since.
+    let config = StoresConfig {
+        cache_bytes: 0,
+        ..Default::default()
+    };
+    let mut m = Merger::open_at(&Location::new(&t.uri), config)
+        .await
+        .unwrap();
+    let (before, _) = m.observe().await;
+    assert_eq!(before.pending_generations(), 2);
+    assert_eq!(Merger::open(&t.uri).await.merge_all(1).await, 2);
+    let newest = t.dataset().await.version_id();
+    for version in t.dataset().await.versions().await.unwrap() {
+        if version.version < newest {
+            let name = format!("{:020}.manifest", u64::MAX - version.version);
+            fs::remove_file(t.path().join("_versions").join(name)).unwrap();
+        }
+    }
+    let (after, _) = m.observe().await;
+    assert_eq!(after.base.version, newest);
+    assert_eq!(after.pending_generations(), 0);
 }
 
 #[tokio::test]

@@ -3,7 +3,8 @@
 //! Lives here: which options are credentials, and `OwnCredentials`, the provider that Lance asks for such a table's store.
 //! Lance's own providers fill in from the process's environment, its profile files and its machine's identity whatever a
 //! table leaves out, its endpoint among them; a table's credential would then be shown to a server that somebody else
-//! named. May use: object_store, lance_io. Never: the environment, a file, or an identity service.
+//! named. May use: object_store, lance_io. Never: an option, a file or an identity service
+//! of the process; only its proxy and its trusted certificates stay in force.
 
 use std::collections::HashMap;
 use std::str::FromStr;
