@@ -23,7 +23,7 @@ use super::status::Statuses;
 use super::ticket::Ticket;
 use super::work::{self, Report, Room};
 use crate::plan::{self, Budgets, End, Kind, Running, TableId, TableView, Work};
-use crate::table::{Error, Stores};
+use crate::table::{Error, Observation, Stores};
 use crate::telemetry::{Backlog, MergeResult, Metrics};
 
 /// What the dispatcher hears.
@@ -431,6 +431,7 @@ impl Dispatcher {
         let mut all = BTreeMap::new();
         for (id, entry) in &mut self.entries {
             let status = entry.status();
+            let seen = entry.seen.as_ref().map(|s| &s.observation);
             self.metrics.set_backlog(&Backlog {
                 namespace: status.namespace.to_string(),
                 name: id.0.to_string(),
@@ -442,6 +443,8 @@ impl Dispatcher {
                 observed: status.observed_at,
                 last_merge: status.last_merge.as_ref().map(|m| m.time),
                 quarantined: status.observed_at.map(|_| status.quarantined.len() as u64),
+                flushed_ever: seen.map(Observation::flushed_ever),
+                merged_ever: seen.map(Observation::merged_ever),
                 why_not_now: status.why.as_ref().map(|w| w.reason.as_str().to_string()),
             });
             all.insert(id.clone(), status);

@@ -107,6 +107,17 @@ impl Observation {
             .sum()
     }
 
+    /// Generations that the shards' writers have ever flushed.
+    pub fn flushed_ever(&self) -> u64 {
+        let of = |s: &ShardView| s.current_generation.saturating_sub(1);
+        self.shards.iter().map(of).sum()
+    }
+
+    /// Generations that the base version has ever taken in.
+    pub fn merged_ever(&self) -> u64 {
+        self.shards.iter().map(|s| s.watermark).sum()
+    }
+
     /// When the oldest pending generation was flushed, by the store's clock.
     pub fn oldest(&self) -> Option<Timestamp> {
         self.shards

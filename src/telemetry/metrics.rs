@@ -1,8 +1,8 @@
 //! The metrics registry, behind an API of plain values.
 //!
 //! Lives here: `Metrics`: those who measure tell it what they saw, `/metrics` asks it for the text. May use: prometheus.
-//! Must never come in: an experiment's name on a counter or histogram (its series would never end), a path as a label,
-//! or a sample for a value that is not known.
+//! Must never come in: an experiment's name on a histogram or on a counter of this process's own, a path as a label, or
+//! a sample for a value that is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -40,6 +40,10 @@ pub struct Backlog {
     pub last_merge: Option<Timestamp>,
     /// Generations that cannot be merged.
     pub quarantined: Option<u64>,
+    /// Generations ever flushed by the table's writers.
+    pub flushed_ever: Option<u64>,
+    /// Generations ever merged into the base table.
+    pub merged_ever: Option<u64>,
     /// Why the table is not merged at this moment, PascalCase, from a closed set.
     pub why_not_now: Option<String>,
 }
@@ -101,6 +105,8 @@ const GAUGES: [Definition; 8] = [
 pub struct Metrics {
     registry: Registry,
     gauges: [GaugeVec; 8],
+    /// What the store itself counts: flushed, merged.
+    counted: [IntCounterVec; 2],
     why: GaugeVec,
     /// The reason that each experiment has a sample for.
     reasons: Mutex<BTreeMap<(String, String), Option<String>>>,
@@ -159,6 +165,7 @@ impl Metrics {
             .set(1.0);
         let metrics = Self {
             gauges: GAUGES.map(gauges),
+            counted: [def::FLUSHED_EVER, def::MERGED_EVER].map(counters),
             why: gauges(def::WHY_NOT_NOW),
             reasons: Mutex::default(),
             merges: counters(def::MERGES),
@@ -211,6 +218,14 @@ impl Metrics {
                 None => drop(gauge.remove_label_values(&labels)),
             }
         }
+        let counted = [backlog.flushed_ever, backlog.merged_ever];
+        for (counter, value) in self.counted.iter().zip(counted) {
+            match value {
+                Some(value) => count_to(counter, &labels, value),
+                // There may be none to remove.
+                None => drop(counter.remove_label_values(&labels)),
+            }
+        }
         let key = (backlog.namespace.clone(), backlog.name.clone());
         let before = reasons.insert(key, backlog.why_not_now.clone()).flatten();
         if before != backlog.why_not_now {
@@ -228,6 +243,9 @@ impl Metrics {
         let mut reasons = self.reasons();
         for gauge in &self.gauges {
             drop(gauge.remove_label_values(&labels));
+        }
+        for counter in &self.counted {
+            drop(counter.remove_label_values(&labels));
         }
         let before = reasons.remove(&(namespace.to_string(), name.to_string()));
         self.remove_reason(&labels, before.flatten());
@@ -309,6 +327,15 @@ impl Metrics {
     }
 }
 
+/// Brings a counter to what the store says. Less than before is another table of the same name: it begins again.
+fn count_to(counter: &IntCounterVec, labels: &[&str], value: u64) {
+    let counter = counter.with_label_values(labels);
+    if value < counter.get() {
+        counter.reset();
+    }
+    counter.inc_by(value - counter.get());
+}
+
 fn seconds(t: Timestamp) -> f64 {
     t.as_nanosecond() as f64 / 1e9
 }
@@ -329,6 +356,8 @@ mod tests {
             observed: Some(Timestamp::from_second(1_700_000_009).unwrap()),
             last_merge: Some(Timestamp::from_second(1_699_999_000).unwrap()),
             quarantined: Some(0),
+            flushed_ever: Some(10),
+            merged_ever: Some(7),
             why_not_now: Some("Queued".into()),
         }
     }
@@ -352,11 +381,13 @@ mod tests {
             r#"freshet_experiment_pending_bytes{name="cartpole",namespace="labs"} 4096"#,
             r#"freshet_experiment_oldest_pending_timestamp_seconds{name="cartpole",namespace="labs"} 1700000000"#,
             r#"freshet_experiment_quarantined_generations{name="cartpole",namespace="labs"} 0"#,
+            r#"freshet_experiment_flushed_generations_total{name="cartpole",namespace="labs"} 10"#,
+            r#"freshet_experiment_merged_generations_total{name="cartpole",namespace="labs"} 7"#,
             r#"freshet_experiment_why_not_now{name="cartpole",namespace="labs",reason="Queued"} 1"#,
         ] {
             assert!(shown.iter().any(|l| l == want), "{want} in {shown:#?}");
         }
-        assert_eq!(shown.len(), 9);
+        assert_eq!(shown.len(), 11);
     }
 
     #[test]
@@ -371,6 +402,25 @@ mod tests {
         });
         let want = r#"freshet_experiment_pending_generations{name="cartpole",namespace="labs"} 2"#;
         assert_eq!(samples(&metrics), [want]);
+    }
+
+    #[test]
+    fn what_the_store_counts_rises_with_it_and_begins_again_with_another_table() {
+        let metrics = Metrics::new();
+        for counted in [10, 10, 25, 3] {
+            metrics.set_backlog(&Backlog {
+                flushed_ever: Some(counted),
+                ..backlog()
+            });
+            let want = format!(
+                "flushed_generations_total{{name=\"cartpole\",namespace=\"labs\"}} {counted}"
+            );
+            let shown = samples(&metrics);
+            assert!(
+                shown.iter().any(|l| l.ends_with(&want)),
+                "{want} in {shown:#?}"
+            );
+        }
     }
 
     #[test]

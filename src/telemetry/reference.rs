@@ -81,6 +81,18 @@ pub(super) const QUARANTINED: Definition = of(
     EXPERIMENT,
     "Generations that cannot be merged and stop their shard until a person acts.",
 );
+pub(super) const FLUSHED_EVER: Definition = of(
+    "freshet_experiment_flushed_generations_total",
+    "counter",
+    EXPERIMENT,
+    "Generations that the table's writers have flushed, as its shards' manifests say.",
+);
+pub(super) const MERGED_EVER: Definition = of(
+    "freshet_experiment_merged_generations_total",
+    "counter",
+    EXPERIMENT,
+    "Generations that were merged into the base table by whomever, as its watermarks say.",
+);
 pub(super) const WHY_NOT_NOW: Definition = of(
     "freshet_experiment_why_not_now",
     "gauge",
@@ -164,6 +176,8 @@ pub const METRICS: &[Definition] = &[
     OBSERVED,
     LAST_MERGE,
     QUARANTINED,
+    FLUSHED_EVER,
+    MERGED_EVER,
     WHY_NOT_NOW,
     MERGES,
     MERGE_SECONDS,
