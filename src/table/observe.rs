@@ -110,12 +110,14 @@ impl Observation {
     /// Generations that the shards' writers have ever flushed.
     pub fn flushed_ever(&self) -> u64 {
         let of = |s: &ShardView| s.current_generation.saturating_sub(1);
-        self.shards.iter().map(of).sum()
+        // Numbers are what a manifest says: any.
+        self.shards.iter().map(of).fold(0, u64::saturating_add)
     }
 
     /// Generations that the base version has ever taken in.
     pub fn merged_ever(&self) -> u64 {
-        self.shards.iter().map(|s| s.watermark).sum()
+        let of = |s: &ShardView| s.watermark;
+        self.shards.iter().map(of).fold(0, u64::saturating_add)
     }
 
     /// When the oldest pending generation was flushed, by the store's clock.
