@@ -4,6 +4,20 @@
 //! `cli`, kube. Must never come in: a decision about a table (`plan`), work on one (`engine`), or anything that is safe
 //! only because the Lease is held.
 
+pub mod access;
+pub mod conditions;
+pub mod desk;
+pub mod endpoints;
+pub mod finalize;
 pub mod health;
 pub mod lease;
+pub mod news;
+pub mod row;
+pub mod secrets;
 pub mod served;
+pub mod settings;
+pub mod specs;
+pub mod status;
+pub mod writes;
+
+pub use settings::Settings;

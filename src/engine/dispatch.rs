@@ -235,7 +235,7 @@ impl Dispatcher {
                     self.retired.insert(entry.incarnation, entry.view.running);
                 }
                 if !names.contains(&id) {
-                    self.metrics.forget(&entry.view.namespace.0, &id.0);
+                    self.metrics.forget(&entry.view.namespace.0, id.name());
                 }
             }
         }
@@ -434,7 +434,7 @@ impl Dispatcher {
             let seen = entry.seen.as_ref().map(|s| &s.observation);
             self.metrics.set_backlog(&Backlog {
                 namespace: status.namespace.to_string(),
-                name: id.0.to_string(),
+                name: id.name().to_string(),
                 pending_generations: status.pending_generations,
                 pending_rows: status.pending_rows,
                 pending_bytes: status.pending_bytes,

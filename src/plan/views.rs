@@ -17,9 +17,17 @@ use super::reasons::{Reach, Reason};
 use super::work::Kind;
 use super::{LONGEST_WORK, clock};
 
-/// A table's name in this process. Unique among the tables of one plan.
+/// A table's name in this process. Unique among the tables of one plan; where names are unique only within namespaces, it
+/// is `namespace/name`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableId(pub Arc<str>);
+
+impl TableId {
+    /// The name without its namespace.
+    pub fn name(&self) -> &str {
+        self.0.rsplit_once('/').map_or(&self.0, |(_, name)| name)
+    }
+}
 
 /// The group of tables that shares fairly with the other groups.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
