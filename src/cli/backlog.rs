@@ -3,13 +3,13 @@
 //! Lives here: one look at one table, and its two forms of output. May use: `table`. Must never come in: a write, or a
 //! zero for what is unknown.
 
-use freshet::table::{Error, Observation, Pending, ShardView, Tracker};
+use freshet::engine::LOOK_WITHIN;
+use freshet::table::{Observation, Pending, ShardView, Tracker};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tokio::time::timeout;
 
 use super::exit::{CODES, Failure, INTERRUPTED};
-use super::place::{LOOK_WITHIN, Place};
+use super::place::Place;
 use super::{Output, asked_to_stop, size};
 
 /// Show what of a table is pending: generations, rows, bytes, the oldest; watermarks; anomalies. Nothing is written.
@@ -27,9 +27,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     let named = args.place.named()?;
     let look = async {
         let table = named.open().await?;
-        let seen = timeout(LOOK_WITHIN, async { Tracker::new().observe(&table).await }).await;
-        let late = Err(Error::StoreUnreachable("look at the table in time"));
-        Ok(seen.unwrap_or(late).map_err(|e| named.failure(&e))?.0)
+        let mut tracker = Tracker::new();
+        let seen = tracker.observe_within(&table, LOOK_WITHIN).await;
+        Ok(seen.map_err(|e| named.failure(&e))?.0)
     };
     let seen = tokio::select! {
         seen = look => seen?,

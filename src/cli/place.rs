@@ -35,9 +35,8 @@ const FIELDS: [(&str, &str); 5] = [
 /// How often, and for how many seconds, a person's command asks a store that does not answer.
 const RETRIES: [(&str, &str); 2] = [("client_max_retries", "4"), ("client_retry_timeout", "20")];
 
-/// How long a store may take until a table is open, and until it was looked at once.
+/// How long a store may take until a table is open.
 const OPEN_WITHIN: Duration = Duration::from_secs(30);
-pub const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// A table that is named, and not opened yet.
 pub struct Named {

@@ -138,24 +138,13 @@ mod tests {
 
     fn seen() -> engine::TableStatus {
         engine::TableStatus {
-            namespace: "alder".into(),
-            uri: "s3://maze/runs".into(),
-            target: Duration::from_secs(60),
             observed_at: Some(at(0)),
             pending_generations: Some(3),
             pending_rows: Some(30),
-            pending_bytes: None,
             oldest_pending: Some(at(-9)),
             shards: Some(2),
             base: Some((7, 100, 4)),
-            why: None,
-            running: vec![],
-            quarantined: vec![],
-            last_merge: None,
-            merged_rows_per_second: 0.0,
-            merged_generations: 0,
-            merged_rows: 0,
-            reclaimed: 0,
+            ..engine::TableStatus::unseen("alder", "s3://maze/runs")
         }
     }
 

@@ -25,6 +25,9 @@ pub struct TableSpec {
     pub acknowledged: Vec<AnomalyKind>,
 }
 
+/// How long one look may take.
+pub const LOOK_WITHIN: Duration = Duration::from_secs(60);
+
 /// How the engine may spend itself.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -53,7 +56,7 @@ impl Default for Config {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         Self {
             poll: Duration::from_secs(1),
-            look_within: Duration::from_secs(60),
+            look_within: LOOK_WITHIN,
             longest_wait: Duration::from_secs(30),
             memory_bytes: 1 << 30,
             slots: cores.max(2),

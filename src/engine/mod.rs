@@ -21,7 +21,7 @@ mod ticket;
 mod views;
 mod work;
 
-pub use config::{Config, TableSpec};
+pub use config::{Config, LOOK_WITHIN, TableSpec};
 pub use dispatch::Engine;
 pub use status::{LastMerge, QuarantinedGeneration, Statuses, TableStatus};
 pub use sweep::{Blocked, Caps, Lanes, Quarantined, Sweep, SweepError, Swept, Taken, Wish};

@@ -56,6 +56,33 @@ pub struct TableStatus {
     pub reclaimed: u64,
 }
 
+#[cfg(test)]
+impl TableStatus {
+    /// A table that nobody has looked at, as tests begin with one.
+    pub(crate) fn unseen(namespace: &str, uri: &str) -> Self {
+        Self {
+            namespace: namespace.into(),
+            uri: uri.into(),
+            target: Duration::from_secs(60),
+            observed_at: None,
+            pending_generations: None,
+            pending_rows: None,
+            pending_bytes: None,
+            oldest_pending: None,
+            shards: None,
+            base: None,
+            why: None,
+            running: vec![],
+            quarantined: vec![],
+            last_merge: None,
+            merged_rows_per_second: 0.0,
+            merged_generations: 0,
+            merged_rows: 0,
+            reclaimed: 0,
+        }
+    }
+}
+
 /// A merge that committed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LastMerge {

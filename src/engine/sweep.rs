@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::config::LOOK_WITHIN;
 use crate::table::{
     AnomalyKind, Class, Error, Limits, Merged, Observation, Outcome, Pending, Result, ShardView,
     Snapshot, Table, Tracker,
@@ -22,9 +22,6 @@ const UNKNOWN_BYTES: u64 = 64 << 20;
 const PATIENCE: u32 = 24;
 /// Tries of one generation that fails for a reason that is not its own.
 const SINGLE_TRIES: u32 = 3;
-
-/// How long one look may take.
-const LOOK_WITHIN: Duration = Duration::from_secs(60);
 
 /// How much one merge may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -190,9 +187,8 @@ impl<'a> Sweep<'a> {
 
     /// One look, which a store that hangs does not hold up.
     async fn look(&mut self) -> Result<(Observation, Snapshot)> {
-        let look = self.tracker.observe(self.table);
-        let late = Err(Error::StoreUnreachable("look at the table in time"));
-        timeout(LOOK_WITHIN, look).await.unwrap_or(late)
+        let look = self.tracker.observe_within(self.table, LOOK_WITHIN);
+        look.await
     }
 
     /// Takes what a look showed into the account of the run.

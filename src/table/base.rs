@@ -100,9 +100,7 @@ impl Table {
             Ok(Err(e)) => return Err(Error::lance("look at the newest base version", e)),
             Err(_panic) => return Err(broken(&self.location)),
         }
-        if dataset.version_id() != held.version_id()
-            || dataset.manifest_location().e_tag != held.manifest_location().e_tag
-        {
+        if !same_version(&dataset, &held) {
             refuse(&self.location, &dataset)?;
         }
         *held = Arc::new(dataset);
@@ -130,6 +128,11 @@ impl Table {
             .map(|_| ())
             .ok_or_else(|| Error::NotMemWal(self.location.uri.clone()))
     }
+}
+
+/// Whether two base versions are one: numbers recur when a table is made again.
+pub(crate) fn same_version(a: &Dataset, b: &Dataset) -> bool {
+    a.version_id() == b.version_id() && a.manifest_location().e_tag == b.manifest_location().e_tag
 }
 
 /// The MemWAL index of a base version; `None` where it was never enabled, or dropped.

@@ -13,7 +13,7 @@ use lance::Dataset;
 use uuid::Uuid;
 
 use super::anomaly::{Anomaly, AnomalyKind};
-use super::base::Table;
+use super::base::{Table, same_version};
 use super::commit::{PROPERTY, acknowledged_by};
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
@@ -219,6 +219,17 @@ impl Tracker {
         Ok((self.view(&snapshot, anomalies, observed_at), snapshot))
     }
 
+    /// As [`Tracker::observe`], for at most `within`: a store that hangs holds nobody up, it is `StoreUnreachable`.
+    pub async fn observe_within(
+        &mut self,
+        table: &Table,
+        within: Duration,
+    ) -> Result<(Observation, Snapshot)> {
+        let late = Err(Error::StoreUnreachable("look at the table in time"));
+        let look = tokio::time::timeout(within, self.observe(table)).await;
+        look.unwrap_or(late)
+    }
+
     /// The base version after a listing, new if `look`, and on the first look what its past says. What that needs is asked
     /// for side by side, by the version that was seen last, which is the newest one nearly always.
     async fn look_at_base(
@@ -251,7 +262,7 @@ impl Tracker {
         };
         let (newest, before, ()) = futures::join!(newest, before, closely);
         let newest = newest?;
-        if let Some(likely) = likely.filter(|_| same(&newest, &seen)) {
+        if let Some(likely) = likely.filter(|_| same_version(&newest, &seen)) {
             return Ok((likely, before?));
         }
         let snapshot = listing.with(newest.clone()).await?;
@@ -510,11 +521,6 @@ pub(crate) fn base_facts(base: &Dataset) -> BaseFacts {
 }
 
 /// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
-/// Whether two base versions are one: numbers recur when a table is made again.
-fn same(a: &Dataset, b: &Dataset) -> bool {
-    a.version_id() == b.version_id() && a.manifest_location().e_tag == b.manifest_location().e_tag
-}
-
 fn writes_rows(operation: &lance::dataset::transaction::Operation) -> bool {
     use lance::dataset::transaction::Operation as Op;
     match operation {

@@ -65,14 +65,10 @@ fn keys() -> Found {
 
 fn seen(reason: Reason, pending: u64, at: Timestamp) -> TableStatus {
     TableStatus {
-        namespace: "alder".into(),
-        uri: "s3://runs/alder/one".into(),
-        target: Duration::from_secs(60),
         observed_at: Some(at),
         pending_generations: Some(pending),
         pending_rows: Some(pending),
         pending_bytes: Some(pending),
-        oldest_pending: None,
         shards: Some(1),
         base: Some((1, 1, 1)),
         why: Some(WhyNotNow {
@@ -80,13 +76,7 @@ fn seen(reason: Reason, pending: u64, at: Timestamp) -> TableStatus {
             message: reason.explain().into(),
             also: vec![],
         }),
-        running: vec![],
-        quarantined: vec![],
-        last_merge: None,
-        merged_rows_per_second: 0.0,
-        merged_generations: 0,
-        merged_rows: 0,
-        reclaimed: 0,
+        ..TableStatus::unseen("alder", "s3://runs/alder/one")
     }
 }
 
