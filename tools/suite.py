@@ -413,6 +413,8 @@ def bench(suite: Suite) -> int:
     if (ROOT / "benches" / "clients.py").exists():
         python, other = suite.pythons()
         env |= {"FRESHET": str(TARGET / "release" / "freshet"), "LANCE_CONTEXT_PYTHON": str(other)}
+        # Lance complains of every MemWAL table that it opens.
+        env.setdefault("RUST_LOG", "off")
         steps += [["cargo", "build", "--locked", "--release", "--bin", "freshet"], [str(python), "-m", "benches.clients"]]
     for step in steps:
         say(f"bench: {' '.join(step)}")
