@@ -1,10 +1,11 @@
 //! The command line: which role the process takes, what it is told, and how it ends.
 //!
 //! Lives here: the commands, logging, signals, and the run of one command to its exit code. May use: every room. Must
-//! never come in: what a role does; that is `engine`'s and `local`'s business.
+//! never come in: what a role does; that is `engine`'s, `local`'s and `controller`'s business.
 //! Results go to stdout, logs and errors to stderr; an error is one line that says what is so and what to do.
 
 mod backlog;
+mod controller;
 mod crds;
 mod demo;
 mod exit;
@@ -36,6 +37,7 @@ enum Role {
     Merge(merge::Args),
     Backlog(backlog::Args),
     Local(local::Args),
+    Controller(controller::Args),
     Demo(demo::Args),
     Crds(crds::Args),
 }
@@ -53,11 +55,12 @@ enum Output {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match cli.role {
-        Role::Local(_) => "info",
+        Role::Local(_) | Role::Controller(_) => "info",
         _ => "error",
     };
     let format = match &cli.role {
         Role::Local(args) if args.output == Output::Json => telemetry::Format::Json,
+        Role::Controller(args) if args.output == Output::Json => telemetry::Format::Json,
         _ => telemetry::Format::Text,
     };
     if let Err(failure) = log(cli.verbose, level, format) {
@@ -82,6 +85,7 @@ fn run(role: Role) -> Result<(), Failure> {
     match role {
         Role::Crds(args) => crds::run(&args),
         Role::Local(args) => in_runtime(local::run(args)),
+        Role::Controller(args) => in_runtime(controller::run(args)),
         Role::Demo(args) => in_runtime(demo::run(args)),
         Role::Merge(args) => in_runtime(merge::run(args)),
         Role::Backlog(args) => in_runtime(backlog::run(args)),

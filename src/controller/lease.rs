@@ -5,6 +5,7 @@
 //! in), or the belief that a lease fences anything: merges are safe without it, it only keeps two from doing one work.
 
 mod campaign;
+mod cluster;
 #[cfg(test)]
 mod tests;
 
@@ -13,6 +14,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 pub use campaign::{Campaign, Leadership, Leases, Refused};
+pub use cluster::ClusterLease;
 
 /// How long things may take. Those of controller-runtime by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,19 +5,23 @@
 //! only because the Lease is held.
 
 pub mod access;
+mod cluster;
 pub mod conditions;
-pub mod desk;
-pub mod endpoints;
-pub mod finalize;
+mod desk;
+mod endpoints;
+mod finalize;
 pub mod health;
 pub mod lease;
-pub mod news;
-pub mod row;
-pub mod secrets;
+mod news;
+mod role;
+mod row;
+mod secrets;
 pub mod served;
 pub mod settings;
-pub mod specs;
-pub mod status;
-pub mod writes;
+mod specs;
+mod status;
+mod writes;
 
+pub use cluster::NoCluster;
+pub use role::{Error, Options, Up, run};
 pub use settings::Settings;

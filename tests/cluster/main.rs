@@ -4,6 +4,7 @@
 //! what is compared. Never: a stand-in for a part of Kubernetes, and a cluster that outlives its test.
 
 mod chart;
+mod controller;
 mod ends;
 mod harness;
 mod node;

@@ -1,0 +1,247 @@
+//! Calls to the API server, each with a deadline.
+//!
+//! Lives here: the client, the few calls that the controller makes, and the watch. May use: kube. Must never
+//! come in: a decision, a retry (whoever asked decides when to ask again), or a body of the API server in a message.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use axum::http;
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use kube::api::{Patch, PatchParams};
+use kube::core::DeserializeGuard;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client, Config, Error, ResourceExt};
+use serde_json::{Value, json};
+
+use super::desk::Wrote;
+use super::lease::ClusterLease;
+use super::news::News;
+use super::secrets::{Found, LABEL, Named};
+use super::served::OPENAPI;
+use crate::api::{API_VERSION, Experiment, ExperimentStatus, KIND};
+use crate::plan::TableId;
+
+/// Who writes, as managed fields and events name it.
+pub const MANAGER: &str = "experiment-controller";
+/// How long one call may take.
+const WITHIN: Duration = Duration::from_secs(10);
+
+/// Objects as they come: one that cannot be read is told as such and stops nothing.
+pub type Guarded = DeserializeGuard<Experiment>;
+
+/// The way to the API server.
+#[derive(Clone)]
+pub struct Cluster {
+    client: Client,
+    recorder: Recorder,
+}
+
+/// Why there is no way to an API server.
+#[derive(Debug, thiserror::Error)]
+pub enum NoCluster {
+    /// Neither a Pod's service account nor a kubeconfig.
+    #[error(
+        "there is no cluster to speak to: it runs in no Pod with a service account, and no kubeconfig was found; set KUBECONFIG"
+    )]
+    NoConfig,
+    /// What there is cannot be used.
+    #[error("the cluster's configuration cannot be used: {0}")]
+    Unusable(&'static str),
+}
+
+impl Cluster {
+    /// Finds the API server: in a Pod by its service account, elsewhere by KUBECONFIG or `~/.kube/config`. Gives back its
+    /// addresses, too.
+    ///
+    /// # Errors
+    /// Where there is none, or what is found cannot be used. The API server need not answer.
+    pub async fn find(me: &str) -> Result<(Self, Vec<IpAddr>), NoCluster> {
+        let mut config = Config::infer().await.map_err(|_| NoCluster::NoConfig)?;
+        config.connect_timeout = Some(WITHIN);
+        // Whoever asked decides when to ask again.
+        config.default_retry = false;
+        let addresses = addresses(&config.cluster_url).await;
+        let client = Client::try_from(config)
+            .map_err(|_| NoCluster::Unusable("its certificates or its credentials"))?;
+        let reporter = Reporter {
+            controller: MANAGER.into(),
+            instance: Some(me.to_owned()),
+        };
+        let recorder = Recorder::new(client.clone(), reporter);
+        Ok((Self { client, recorder }, addresses))
+    }
+
+    /// The namespace of the service account, or of the kubeconfig's context.
+    pub fn namespace(&self) -> &str {
+        self.client.default_namespace()
+    }
+
+    /// The schema document that is served; `Ok(None)` where there is none, `Err` where nobody answers.
+    pub async fn document(&self) -> Result<Option<Value>, ()> {
+        let request = http::Request::get(OPENAPI).body(vec![]).map_err(|_| ())?;
+        match within(self.client.request::<Value>(request)).await {
+            Some(Ok(document)) => Ok(Some(document)),
+            Some(Err(e)) if code(&e) == Some(404) => Ok(None),
+            _ => Err(()),
+        }
+    }
+
+    /// Watches the Experiments of a namespace, or of all. Backs off and begins anew by itself.
+    pub fn watch(
+        &self,
+        namespace: Option<&str>,
+    ) -> impl Stream<Item = watcher::Result<Event<Guarded>>> + Send + use<> {
+        let api: Api<Guarded> = match namespace {
+            Some(namespace) => Api::namespaced(self.client.clone(), namespace),
+            None => Api::all(self.client.clone()),
+        };
+        watcher(api, watcher::Config::default())
+            .default_backoff()
+            .map(|event| event.map(trimmed))
+    }
+
+    /// Reads a Secret; `None` where the API server did not answer.
+    pub async fn secret(&self, (namespace, name): &Named) -> Option<Found> {
+        let api: Api<Secret> = Api::namespaced(self.client.clone(), namespace);
+        let secret = match within(api.get_opt(name)).await? {
+            Ok(None) => return Some(Found::Missing),
+            Ok(Some(secret)) => secret,
+            Err(e) if matches!(code(&e), Some(401 | 403)) => return Some(Found::Forbidden),
+            Err(_) => return None,
+        };
+        if secret.labels().get(LABEL).map(String::as_str) != Some("true") {
+            return Some(Found::Missing);
+        }
+        let keys = secret.data.unwrap_or_default().into_iter();
+        // A value that is no text is no credential; it is refused by its emptiness.
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_default();
+        Some(Found::Keys(keys.map(|(k, v)| (k, text(v.0))).collect()))
+    }
+
+    /// Writes a status.
+    pub async fn write(&self, id: &TableId, uid: &str, status: &ExperimentStatus) -> Wrote {
+        let (namespace, name) = split(id);
+        // What comes back may be more than this binary can read.
+        let api: Api<Guarded> = Api::namespaced(self.client.clone(), namespace);
+        let body = json!({
+            "apiVersion": API_VERSION,
+            "kind": KIND,
+            "metadata": { "name": name, "namespace": namespace, "uid": uid },
+            "status": status,
+        });
+        let params = PatchParams::apply(MANAGER).force();
+        let patch = Patch::Apply(&body);
+        told(within(api.patch_status(name, &params, &patch)).await, id)
+    }
+
+    /// Sets the finalizers of one version of an Experiment.
+    pub async fn finalizers(&self, id: &TableId, version: &str, list: &[String]) -> Wrote {
+        let (namespace, name) = split(id);
+        let api: Api<Guarded> = Api::namespaced(self.client.clone(), namespace);
+        let body = json!({ "metadata": { "resourceVersion": version, "finalizers": list } });
+        let params = PatchParams {
+            field_manager: Some(MANAGER.into()),
+            ..Default::default()
+        };
+        told(
+            within(api.patch(name, &params, &Patch::Merge(&body))).await,
+            id,
+        )
+    }
+
+    /// Tells an event. One that is lost is lost.
+    pub async fn tell(&self, id: &TableId, uid: &str, news: News) {
+        let (namespace, name) = split(id);
+        let regarding = ObjectReference {
+            api_version: Some(API_VERSION.into()),
+            kind: Some(KIND.into()),
+            namespace: Some(namespace.into()),
+            name: Some(name.into()),
+            uid: Some(uid.into()),
+            ..Default::default()
+        };
+        let note = Note {
+            type_: match news.warning {
+                true => EventType::Warning,
+                false => EventType::Normal,
+            },
+            reason: news.reason,
+            note: Some(news.note),
+            action: "Reconcile".into(),
+            secondary: None,
+        };
+        if !matches!(
+            within(self.recorder.publish(&note, &regarding)).await,
+            Some(Ok(()))
+        ) {
+            tracing::debug!(experiment = %id, "an event was not told");
+        }
+    }
+
+    /// The Lease of this name.
+    pub fn lease(&self, namespace: &str, name: &str) -> ClusterLease {
+        ClusterLease::new(self.client.clone(), namespace, name)
+    }
+}
+
+async fn addresses(url: &http::Uri) -> Vec<IpAddr> {
+    let mut all: Vec<IpAddr> = Vec::new();
+    let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
+    let hosts = [url.host().map(str::to_owned), service];
+    for host in hosts.into_iter().flatten() {
+        let host = host.trim_matches(['[', ']']).to_owned();
+        if let Some(Ok(found)) = within(tokio::net::lookup_host((host.as_str(), 443))).await {
+            all.extend(found.map(|a| a.ip()));
+        }
+    }
+    all
+}
+
+async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(WITHIN, work).await.ok()
+}
+
+fn code(e: &Error) -> Option<u16> {
+    match e {
+        Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}
+
+fn told(answer: Option<Result<Guarded, Error>>, id: &TableId) -> Wrote {
+    match answer {
+        Some(Ok(object)) => {
+            let version = object.resource_version();
+            Wrote::Done(version.and_then(|v| v.parse().ok()))
+        }
+        Some(Err(e)) => match code(&e) {
+            Some(404) => Wrote::Gone,
+            Some(409) => Wrote::Failed,
+            code => {
+                tracing::warn!(experiment = %id, code, "the API server did not take what was written; it is tried again");
+                Wrote::Failed
+            }
+        },
+        None => Wrote::Failed,
+    }
+}
+
+/// Namespace and name.
+fn split(id: &TableId) -> (&str, &str) {
+    id.0.split_once('/').unwrap_or(("", &id.0))
+}
+
+/// Objects are kept for long; what is never asked for is not.
+fn trimmed(event: Event<Guarded>) -> Event<Guarded> {
+    event.modify(|object| object.managed_fields_mut().clear())
+}
+
+/// Namespace, name and uid of an object, also of one that cannot be read.
+pub fn named(object: &Guarded) -> (String, String, Option<String>) {
+    let namespace = object.namespace().unwrap_or_default();
+    (namespace, object.name_any(), object.uid())
+}

@@ -1,0 +1,482 @@
+//! The role `controller`: watches Experiments, keeps their tables fresh while it leads, and reports.
+//!
+//! Lives here: the loop that carries word between the API server, the desk and the engine, and stopping in order. May use:
+//! this room's parts, `engine`. Must never come in: a decision (the desk's), signals and exit codes (the command line's).
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use kube::runtime::watcher::Event;
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::cluster::{self, Cluster, Guarded, NoCluster};
+use super::desk::{Act, Desk, Wrote};
+use super::endpoints::{self, Leads};
+use super::health::{self, Gate, Health};
+use super::lease::{Campaign, Elector, Leadership, Timing};
+use super::secrets::{Found, Named};
+use super::served;
+use super::settings::Settings;
+use crate::api::ExperimentStatus;
+use crate::engine::{self, Engine, Statuses};
+use crate::plan::TableId;
+use crate::table::{Stores, StoresConfig};
+use crate::telemetry::{CountedStores, Metrics};
+
+/// What the role is told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// What whoever runs it decides.
+    pub settings: Settings,
+    /// The namespaces that it watches; none means all.
+    pub namespaces: Vec<String>,
+    /// Where `/metrics` is.
+    pub metrics: SocketAddr,
+    /// Where `/livez` and `/readyz` are.
+    pub health: SocketAddr,
+    /// How the engine may spend itself.
+    pub engine: engine::Config,
+    /// The Lease's namespace; its own where it is not told.
+    pub lease_namespace: Option<String>,
+    /// The Lease's name.
+    pub lease: String,
+    /// This process, in the Lease and in events; unlike any other's that is or was.
+    pub me: String,
+    /// Told once its addresses are known.
+    pub up: fn(&Up),
+}
+
+/// Where the role listens.
+#[derive(Debug, Clone, Copy)]
+pub struct Up {
+    /// For `/metrics`.
+    pub metrics: SocketAddr,
+    /// For the probes.
+    pub health: SocketAddr,
+}
+
+/// Why the role could not start, or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No API server to speak to.
+    #[error(transparent)]
+    NoCluster(#[from] NoCluster),
+    /// An address cannot be listened on.
+    #[error("{0} cannot be listened on: {1}")]
+    Address(SocketAddr, std::io::ErrorKind),
+    /// A part of it ended by itself.
+    #[error("{0} ended, and nothing goes on without it")]
+    Ended(&'static str),
+}
+
+impl Error {
+    /// The kind's name.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Error::NoCluster(_) => "NoCluster",
+            Error::Address(..) => "BadAddress",
+            Error::Ended(_) => "Ended",
+        }
+    }
+}
+
+/// Calls to the API server that may be under way at once.
+const CALLS: usize = 8;
+/// Without anything to hear, the desk is asked this often.
+const TICK: Duration = Duration::from_millis(500);
+/// What is heard within this is taken together.
+const TOGETHER: Duration = Duration::from_millis(50);
+/// The loop turns at least once in this, also while an engine winds down.
+const STUCK: Duration = Duration::from_secs(60);
+/// The served schema is asked for this often until it is as it should be.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
+
+/// Keeps Experiments fresh until `stop` is cancelled.
+///
+/// # Errors
+/// Before anything was started: no cluster, a taken address. Later, where a part without which nothing works ended.
+pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error> {
+    let metrics = Arc::new(Metrics::new());
+    let health = Health::new();
+    let crd = health.gate("crd", "the served schema has not been looked at yet");
+    let cache = health.gate("cache", "the Experiments have not been listed yet");
+    let (at_metrics, at_health) = (
+        listen(options.metrics).await?,
+        listen(options.health).await?,
+    );
+    let last = CancellationToken::new();
+    let served = [
+        (at_metrics, health::metrics(metrics.clone())),
+        (at_health, health::probes(health.clone())),
+    ];
+    let addresses = served.each_ref().map(|(l, _)| l.local_addr());
+    let mut servers = JoinSet::new();
+    for (listener, routes) in served {
+        servers.spawn(health::serve(listener, routes, last.clone()));
+    }
+    if let [Ok(metrics), Ok(health)] = addresses {
+        (options.up)(&Up { metrics, health });
+    }
+    let (cluster, api) = Cluster::find(&options.me).await?;
+    if !served_as_known(&cluster, &crd, &stop).await {
+        return Ok(());
+    }
+    let namespace = options.lease_namespace.as_deref();
+    let lease = cluster.lease(namespace.unwrap_or(cluster.namespace()), &options.lease);
+    let elector = Elector::new(options.me.clone(), Timing::default());
+    let mut campaign = Campaign::start(lease, elector);
+    let shell = Shell::new(
+        &options,
+        cluster,
+        api.into(),
+        metrics,
+        campaign.leadership(),
+    );
+    let ended = tokio::select! {
+        ended = shell.run(&options.namespaces, &health, &cache, &stop) => ended,
+        () = campaign.ended() => Err(Error::Ended("the election")),
+        _ = servers.join_next() => Err(Error::Ended("the server of health and metrics")),
+    };
+    // Work has ended by now, so that the next leader may begin at once.
+    if ended.is_ok() {
+        campaign.release().await;
+    }
+    last.cancel();
+    while servers.join_next().await.is_some() {}
+    ended
+}
+
+async fn listen(on: SocketAddr) -> Result<TcpListener, Error> {
+    let listener = TcpListener::bind(on).await;
+    listener.map_err(|e| Error::Address(on, e.kind()))
+}
+
+/// Waits until the cluster serves every field that is written; false where it was told to stop before.
+async fn served_as_known(cluster: &Cluster, gate: &Gate, stop: &CancellationToken) -> bool {
+    let mut told = String::new();
+    loop {
+        let said = match cluster.document().await {
+            Ok(document) => match served::check(document.as_ref()) {
+                Ok(()) => {
+                    gate.open();
+                    return true;
+                }
+                Err(e) => e.to_string(),
+            },
+            Err(()) => "the API server does not answer".to_owned(),
+        };
+        if said != told {
+            tracing::error!("waits: {said}");
+            gate.close(said.clone());
+            told = said;
+        }
+        tokio::select! {
+            () = stop.cancelled() => return false,
+            () = sleep(ASK_AGAIN) => {}
+        }
+    }
+}
+
+/// What the loop hears.
+enum Heard {
+    Watched(usize, Box<Event<Guarded>>),
+    Secret(Named, Option<Found>),
+    Endpoint(String, Leads),
+    Wrote(TableId, Option<Box<ExperimentStatus>>, Wrote),
+}
+
+struct Shell {
+    cluster: Cluster,
+    /// The API server's addresses.
+    api: Arc<[std::net::IpAddr]>,
+    desk: Desk,
+    stores: Arc<Stores>,
+    metrics: Arc<Metrics>,
+    engine_config: engine::Config,
+    engine: Option<(Engine, watch::Receiver<Statuses>)>,
+    leadership: Leadership,
+    origin: Instant,
+    calls: Arc<Semaphore>,
+    tasks: JoinSet<()>,
+    tell: mpsc::Sender<Heard>,
+    hears: mpsc::Receiver<Heard>,
+    namespaces: Vec<String>,
+}
+
+impl Shell {
+    fn new(
+        options: &Options,
+        cluster: Cluster,
+        api: Arc<[std::net::IpAddr]>,
+        metrics: Arc<Metrics>,
+        leadership: Leadership,
+    ) -> Self {
+        let (tell, hears) = mpsc::channel(256);
+        let stores = Stores::new(StoresConfig {
+            allow_local: false,
+            wrapper: Some(Arc::new(CountedStores::new(metrics.clone()))),
+            ..Default::default()
+        });
+        Self {
+            cluster,
+            api,
+            desk: Desk::new(Arc::new(options.settings.clone()), Duration::ZERO),
+            stores: Arc::new(stores),
+            metrics,
+            engine_config: options.engine.clone(),
+            engine: None,
+            leadership,
+            origin: Instant::now(),
+            calls: Arc::new(Semaphore::new(CALLS)),
+            tasks: JoinSet::new(),
+            tell,
+            hears,
+            namespaces: options.namespaces.clone(),
+        }
+    }
+
+    async fn run(
+        mut self,
+        namespaces: &[String],
+        health: &Health,
+        cache: &Gate,
+        stop: &CancellationToken,
+    ) -> Result<(), Error> {
+        let beat = health.beat("controller", STUCK);
+        let mut watches = JoinSet::new();
+        let scopes: Vec<Option<String>> = match namespaces {
+            [] => vec![None],
+            some => some.iter().cloned().map(Some).collect(),
+        };
+        let mut unlisted: std::collections::BTreeSet<usize> = (0..scopes.len()).collect();
+        for (watch, scope) in scopes.into_iter().enumerate() {
+            watches.spawn(follow(
+                self.cluster.clone(),
+                watch,
+                scope,
+                self.tell.clone(),
+            ));
+        }
+        let mut tick = interval(TICK);
+        let mut leads = self.leadership.changes();
+        let ended = loop {
+            beat.touch();
+            tokio::select! {
+                () = stop.cancelled() => break Ok(()),
+                _ = watches.join_next() => break Err(Error::Ended("a watch")),
+                _ = tick.tick() => {}
+                changed = leads.changed() => if changed.is_err() {
+                    break Err(Error::Ended("the election"));
+                },
+                heard = self.hears.recv() => {
+                    let mut next = heard;
+                    let until = Instant::now() + TOGETHER;
+                    while let Some(heard) = next {
+                        if let Heard::Watched(watch, event) = &heard
+                            && matches!(**event, Event::InitDone)
+                        {
+                            unlisted.remove(watch);
+                        }
+                        self.hear(heard);
+                        next = match Instant::now() < until {
+                            true => self.hears.try_recv().ok(),
+                            false => None,
+                        };
+                    }
+                }
+            }
+            while self.tasks.try_join_next().is_some() {}
+            if unlisted.is_empty() {
+                cache.open();
+                self.turn().await;
+            }
+        };
+        health.ending();
+        self.follow_leadership(false).await;
+        self.tasks.shutdown().await;
+        ended
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    fn hear(&mut self, heard: Heard) {
+        let now = self.now();
+        let random = rand::random();
+        match heard {
+            Heard::Watched(watch, event) => match *event {
+                Event::Init => self.desk.lists(watch),
+                Event::InitApply(object) | Event::Apply(object) => {
+                    self.desk.took(watch, object.0, now);
+                }
+                Event::InitDone => {
+                    let scope = self.namespaces.get(watch).cloned();
+                    let of = |ns: &str| scope.as_deref().is_none_or(|scope| scope == ns);
+                    self.desk.listed(watch, of);
+                }
+                Event::Delete(object) => {
+                    let (namespace, name, uid) = cluster::named(&object);
+                    self.desk.lost(&namespace, &name, uid.as_deref());
+                }
+            },
+            Heard::Secret(named, found) => self.desk.heard_secret(&named, found, now, random),
+            Heard::Endpoint(endpoint, leads) => {
+                self.desk.heard_endpoint(&endpoint, leads, now, random);
+            }
+            Heard::Wrote(id, status, wrote) => {
+                self.desk
+                    .wrote(&id, status.map(|s| *s), &wrote, now, random);
+            }
+        }
+    }
+
+    /// One round: who leads, what the engine says, what is to be done.
+    async fn turn(&mut self) {
+        self.follow_leadership(self.leadership.holds()).await;
+        let now = self.now();
+        let Some((engine, statuses)) = &mut self.engine else {
+            return;
+        };
+        if statuses.has_changed().unwrap_or(false) {
+            let said = statuses.borrow_and_update().clone();
+            self.desk.said(said, now);
+        }
+        for act in self.desk.acts(Timestamp::now(), now) {
+            match act {
+                Act::Tables(tables) => engine.set_tables(tables),
+                Act::MergeNow(id) => engine.merge_now(id),
+                other => {
+                    let call = Call {
+                        cluster: self.cluster.clone(),
+                        api: self.api.clone(),
+                        leadership: self.leadership.clone(),
+                        tell: self.tell.clone(),
+                    };
+                    let calls = self.calls.clone();
+                    self.tasks.spawn(async move {
+                        // Closed by nobody.
+                        let _permit = calls.acquire_owned().await;
+                        call.make(other).await;
+                    });
+                }
+            }
+        }
+    }
+
+    /// The engine runs while this process leads, and no longer.
+    async fn follow_leadership(&mut self, leads: bool) {
+        match (leads, self.engine.take()) {
+            (true, None) => {
+                self.desk.restart(self.origin.elapsed());
+                let config = self.engine_config.clone();
+                let engine = Engine::start(config, self.stores.clone(), self.metrics.clone());
+                let statuses = engine.statuses();
+                self.engine = Some((engine, statuses));
+            }
+            (false, Some((engine, _))) => {
+                engine.stop().await;
+                // Whoever leads now tells of the tables.
+                self.metrics.keep_only(&std::collections::BTreeSet::new());
+            }
+            (_, same) => self.engine = same,
+        }
+    }
+}
+
+/// Passes on what a watch says, for ever.
+async fn follow(cluster: Cluster, watch: usize, scope: Option<String>, tell: mpsc::Sender<Heard>) {
+    let mut events = std::pin::pin!(cluster.watch(scope.as_deref()));
+    let mut failing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                if std::mem::take(&mut failing) {
+                    tracing::info!(namespace = scope, "the watch goes on");
+                }
+                if tell
+                    .send(Heard::Watched(watch, Box::new(event)))
+                    .await
+                    .is_err()
+                {
+                    return;
+                }
+            }
+            Err(_) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(
+                        namespace = scope,
+                        "Experiments cannot be watched; it is tried again until they can"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// One call, and word of what it came to.
+struct Call {
+    cluster: Cluster,
+    api: Arc<[std::net::IpAddr]>,
+    leadership: Leadership,
+    tell: mpsc::Sender<Heard>,
+}
+
+impl Call {
+    async fn make(self, act: Act) {
+        let heard = match act {
+            // The engine's own; never a call.
+            Act::Tables(_) | Act::MergeNow(_) => return,
+            Act::ReadSecret(named) => {
+                let found = self.cluster.secret(&named).await;
+                Heard::Secret(named, found)
+            }
+            Act::LookUp(endpoint) => {
+                let leads = endpoints::look_up(&endpoint, &self.api).await;
+                Heard::Endpoint(endpoint, leads)
+            }
+            // Only who leads writes; a process that was stopped for long finds out here.
+            Act::Write { id, .. } | Act::Finalizers { id, .. } if !self.leadership.holds() => {
+                Heard::Wrote(id, None, Wrote::Failed)
+            }
+            Act::Write {
+                id,
+                uid,
+                status,
+                news,
+            } => {
+                let wrote = self.cluster.write(&id, &uid, &status).await;
+                if let Wrote::Done(_) = wrote {
+                    for news in news {
+                        self.cluster.tell(&id, &uid, news).await;
+                    }
+                }
+                Heard::Wrote(id, Some(status), wrote)
+            }
+            Act::Finalizers {
+                id,
+                uid,
+                version,
+                list,
+                news,
+            } => {
+                let wrote = self.cluster.finalizers(&id, &version, &list).await;
+                if let Wrote::Done(_) = wrote {
+                    for news in news {
+                        self.cluster.tell(&id, &uid, news).await;
+                    }
+                }
+                Heard::Wrote(id, None, wrote)
+            }
+        };
+        // A loop that is gone hears nothing more.
+        let _ = self.tell.send(heard).await;
+    }
+}

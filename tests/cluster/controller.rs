@@ -1,0 +1,173 @@
+//! The controller's binary against a real API server: what it says of Experiments, and what it leaves alone.
+//!
+//! Lives here: what needs no store that answers. May use: the harness, the built binary. Never: a Pod, or a sleep where
+//! kubectl can wait.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::harness::Cluster;
+
+/// A controller that ends with its test.
+struct Controller {
+    child: Child,
+    told: Value,
+    _config: tempfile::NamedTempFile,
+}
+
+impl Controller {
+    fn start(cluster: &Cluster, namespace: &str, config: &Value) -> Self {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), config.to_string()).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_freshet"))
+            .env("KUBECONFIG", cluster.kubeconfig())
+            .args(["controller", "--output=json", "--poll=200ms"])
+            .args([
+                "--metrics-address=127.0.0.1:0",
+                "--health-address=127.0.0.1:0",
+            ])
+            .args([
+                "--watch-namespace",
+                namespace,
+                "--lease-namespace",
+                namespace,
+            ])
+            .arg("--config")
+            .arg(file.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut says = BufReader::new(child.stdout.take().unwrap());
+        says.read_line(&mut line).unwrap();
+        Self {
+            child,
+            told: serde_json::from_str(&line).unwrap(),
+            _config: file,
+        }
+    }
+
+    async fn metrics(&self) -> String {
+        let at = self.told["metrics"].as_str().unwrap();
+        let answer = reqwest::get(format!("http://{at}/metrics")).await.unwrap();
+        answer.text().await.unwrap()
+    }
+
+    /// Asks it to end, and waits until it has.
+    fn end(mut self) -> Option<i32> {
+        let pid = self.child.id().to_string();
+        Command::new("kill").arg(pid).status().unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Controller {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn experiment(namespace: &str, name: &str, spec: &Value) -> Value {
+    json!({
+        "apiVersion": "freshet.dev/v1alpha1",
+        "kind": "Experiment",
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": spec,
+    })
+}
+
+/// Waits until a condition has a reason.
+fn wait_for(cluster: &Cluster, namespace: &str, name: &str, kind: &str, reason: &str) {
+    let path = format!("jsonpath={{.status.conditions[?(@.type==\"{kind}\")].reason}}={reason}");
+    let object = format!("experiment/{name}");
+    cluster.kubectl_ok(&[
+        "wait",
+        "-n",
+        namespace,
+        &object,
+        "--for",
+        &path,
+        "--timeout=60s",
+    ]);
+}
+
+#[tokio::test]
+async fn an_experiment_without_leave_is_told_so_and_no_store_is_asked() {
+    let cluster = Cluster::shared();
+    cluster.apply_crds();
+    let ns = "yew-denied";
+    cluster.namespace(ns);
+    let controller = Controller::start(cluster, ns, &json!({}));
+    let spec = json!({ "table": { "uri": "s3://somebody-elses/prefix" } });
+    cluster.apply(&experiment(ns, "thief", &spec));
+    wait_for(cluster, ns, "thief", "Ready", "NotAllowed");
+    let status = &cluster.get(ns, "experiment/thief")["status"];
+    assert_eq!(status["observedGeneration"], 1);
+    assert!(
+        !controller
+            .metrics()
+            .await
+            .contains("freshet_store_requests_total{")
+    );
+    assert_eq!(controller.end(), Some(0));
+    // The next one may lead at once.
+    let lease = cluster.get(ns, "lease/freshet-controller");
+    let holder = &lease["spec"]["holderIdentity"];
+    assert!(holder.is_null() || holder == "", "{lease}");
+}
+
+#[tokio::test]
+async fn a_deletion_with_merge_pending_ends_though_its_secret_never_was() {
+    let cluster = Cluster::shared();
+    cluster.apply_crds();
+    let ns = "yew-deleted";
+    cluster.namespace(ns);
+    let _controller = Controller::start(cluster, ns, &json!({}));
+    let spec = json!({
+        "table": { "uri": "s3://maze-runs/rollouts", "secretRef": { "name": "never-was" } },
+        "deletionPolicy": "MergePending",
+    });
+    cluster.apply(&experiment(ns, "maze", &spec));
+    wait_for(cluster, ns, "maze", "Ready", "CredentialsMissing");
+    let finalizers = "jsonpath={.metadata.finalizers[0]}=experiments.freshet.dev/finalizer";
+    let waits = [
+        "wait",
+        "-n",
+        ns,
+        "experiment/maze",
+        "--for",
+        finalizers,
+        "--timeout=60s",
+    ];
+    cluster.kubectl_ok(&waits);
+    cluster.kubectl_ok(&["delete", "-n", ns, "experiment/maze", "--timeout=60s"]);
+}
+
+#[tokio::test]
+async fn an_endpoint_inside_the_cluster_is_refused_unless_it_is_allowed() {
+    let cluster = Cluster::shared();
+    cluster.apply_crds();
+    let ns = "yew-inside";
+    cluster.namespace(ns);
+    let _controller = Controller::start(cluster, ns, &json!({}));
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": { "name": "maze-keys", "namespace": ns, "labels": { "freshet.dev/storage": "true" } },
+        "stringData": { "aws_access_key_id": "who", "aws_secret_access_key": "what" },
+    });
+    cluster.apply(&secret);
+    let spec = json!({ "table": {
+        "uri": "s3://maze-runs/rollouts",
+        "secretRef": { "name": "maze-keys" },
+        "storage": { "endpoint": "http://169.254.169.254", "allowHTTP": true, "region": "us-east-1" },
+    } });
+    cluster.apply(&experiment(ns, "maze", &spec));
+    wait_for(cluster, ns, "maze", "Ready", "NotAllowed");
+}
