@@ -4,12 +4,14 @@
 //! come in: a decision, a retry (whoever asked decides when to ask again), or a body of the API server in a message.
 
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
 use kube::api::{Patch, PatchParams};
+use kube::client::ClientBuilder;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
@@ -17,6 +19,7 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, Config, Error, ResourceExt};
 use serde_json::{Value, json};
 
+use super::counted::Counting;
 use super::desk::Wrote;
 use super::lease::ClusterLease;
 use super::news::News;
@@ -24,11 +27,14 @@ use super::secrets::{Found, LABEL, Named};
 use super::served::OPENAPI;
 use crate::api::{API_VERSION, Experiment, ExperimentStatus, KIND};
 use crate::plan::TableId;
+use crate::telemetry::ControllerMetrics;
 
 /// Who writes, as managed fields and events name it.
 pub const MANAGER: &str = "experiment-controller";
 /// How long one call may take.
 const WITHIN: Duration = Duration::from_secs(10);
+/// How long a connection may say nothing: two bookmarks and some.
+const SILENCE: Duration = Duration::from_secs(150);
 
 /// Objects as they come: one that cannot be read is told as such and stops nothing.
 pub type Guarded = DeserializeGuard<Experiment>;
@@ -59,14 +65,24 @@ impl Cluster {
     ///
     /// # Errors
     /// Where there is none, or what is found cannot be used. The API server need not answer.
-    pub async fn find(me: &str) -> Result<(Self, Vec<IpAddr>), NoCluster> {
+    pub async fn find(
+        me: &str,
+        metrics: Arc<ControllerMetrics>,
+    ) -> Result<(Self, Vec<IpAddr>), NoCluster> {
         let mut config = Config::infer().await.map_err(|_| NoCluster::NoConfig)?;
         config.connect_timeout = Some(WITHIN);
+        // A watch hears a bookmark every minute or so: one that hears nothing for longer hangs.
+        config.read_timeout = Some(SILENCE);
+        config.reset_reader_on_write = true;
         // Whoever asked decides when to ask again.
         config.default_retry = false;
         let addresses = addresses(&config.cluster_url).await;
-        let client = Client::try_from(config)
-            .map_err(|_| NoCluster::Unusable("its certificates or its credentials"))?;
+        let host = config.cluster_url.authority().map(ToString::to_string);
+        let counting = Counting::new(metrics, &host.unwrap_or_default());
+        let client = ClientBuilder::try_from(config)
+            .map_err(|_| NoCluster::Unusable("its certificates or its credentials"))?
+            .with_layer(&counting)
+            .build();
         let reporter = Reporter {
             controller: MANAGER.into(),
             instance: Some(me.to_owned()),

@@ -140,16 +140,6 @@ impl Desk {
         }
     }
 
-    /// How many Experiments there are.
-    pub fn len(&self) -> usize {
-        self.rows.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.rows.is_empty()
-    }
-
     /// A watch begins anew: what it does not list until `listed` is gone.
     pub fn lists(&mut self, watch: usize) {
         self.listing.insert(watch, BTreeSet::new());

@@ -7,6 +7,7 @@
 pub mod access;
 mod cluster;
 pub mod conditions;
+mod counted;
 mod desk;
 mod endpoints;
 mod finalize;

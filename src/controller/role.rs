@@ -124,7 +124,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     if let [Ok(metrics), Ok(health)] = addresses {
         (options.up)(&Up { metrics, health });
     }
-    let (cluster, api) = Cluster::find(&options.me).await?;
+    let (cluster, api) = Cluster::find(&options.me, metrics.controller().clone()).await?;
     if !served_as_known(&cluster, &crd, &stop).await {
         return Ok(());
     }
@@ -132,6 +132,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let lease = cluster.lease(namespace.unwrap_or(cluster.namespace()), &options.lease);
     let elector = Elector::new(options.me.clone(), Timing::default());
     let mut campaign = Campaign::start(lease, elector);
+    metrics.controller().begins(CALLS);
     let shell = Shell::new(
         &options,
         cluster,
@@ -208,6 +209,8 @@ struct Shell {
     tell: mpsc::Sender<Heard>,
     hears: mpsc::Receiver<Heard>,
     namespaces: Vec<String>,
+    /// The Lease's name.
+    lease: String,
 }
 
 impl Shell {
@@ -239,6 +242,7 @@ impl Shell {
             tell,
             hears,
             namespaces: options.namespaces.clone(),
+            lease: options.lease.clone(),
         }
     }
 
@@ -361,10 +365,12 @@ impl Shell {
                         tell: self.tell.clone(),
                     };
                     let calls = self.calls.clone();
+                    let queued = self.metrics.controller().queued();
                     self.tasks.spawn(async move {
                         // Closed by nobody.
                         let _permit = calls.acquire_owned().await;
-                        call.make(other).await;
+                        let working = queued.begin();
+                        working.done(call.make(other).await);
                     });
                 }
             }
@@ -373,6 +379,7 @@ impl Shell {
 
     /// The engine runs while this process leads, and no longer.
     async fn follow_leadership(&mut self, leads: bool) {
+        self.metrics.controller().leads(&self.lease, leads);
         match (leads, self.engine.take()) {
             (true, None) => {
                 self.desk.restart(self.origin.elapsed());
@@ -382,7 +389,8 @@ impl Shell {
                 self.engine = Some((engine, statuses));
             }
             (false, Some((engine, _))) => {
-                engine.stop().await;
+                // Work of a leader may end well; that of one that was has no right to time.
+                engine.stop_before(self.leadership.changed_to(false)).await;
                 // Whoever leads now tells of the tables.
                 self.metrics.keep_only(&std::collections::BTreeSet::new());
             }
@@ -430,10 +438,11 @@ struct Call {
 }
 
 impl Call {
-    async fn make(self, act: Act) {
+    /// Whether it came to an answer that stands.
+    async fn make(self, act: Act) -> bool {
         let heard = match act {
             // The engine's own; never a call.
-            Act::Tables(_) | Act::MergeNow(_) => return,
+            Act::Tables(_) | Act::MergeNow(_) => return true,
             Act::ReadSecret(named) => {
                 let found = self.cluster.secret(&named).await;
                 Heard::Secret(named, found)
@@ -476,7 +485,12 @@ impl Call {
                 Heard::Wrote(id, None, wrote)
             }
         };
+        let well = !matches!(
+            heard,
+            Heard::Secret(_, None) | Heard::Wrote(_, _, Wrote::Failed)
+        );
         // A loop that is gone hears nothing more.
         let _ = self.tell.send(heard).await;
+        well
     }
 }

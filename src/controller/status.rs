@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::conditions::{Known, conditions, shortened};
 use crate::api::{
     BacklogStatus, Effective, ExperimentStatus, FragmentsStatus, GoDuration, LastMerge,
-    QUARANTINED_LISTED, QuarantinedGeneration,
+    QUARANTINED_LISTED, QuarantinedGeneration, ReclaimStatus,
 };
 use crate::engine;
 
@@ -57,6 +57,16 @@ pub fn status(
         }
         if let Some(merge) = &seen.last_merge {
             next.last_merge = Some(last_merge(merge));
+        }
+        if let Some(left) = seen.leftovers {
+            let before = before.reclaim.as_ref().and_then(|r| r.last_time.clone());
+            next.reclaim = Some(ReclaimStatus {
+                draining: left.draining,
+                waiting: left.waiting,
+                last_time: seen.last_reclaim.map(time).or(before),
+                unknown_directories: (left.unknown > 0)
+                    .then(|| u32::try_from(left.unknown).unwrap_or(u32::MAX)),
+            });
         }
         if seen.observed_at.is_some() {
             let listed = seen.quarantined.iter().take(QUARANTINED_LISTED);
@@ -202,6 +212,26 @@ mod tests {
         assert_eq!(after, first);
         assert_eq!(next(&first, None), first);
         assert_eq!(after.last_merge.unwrap().duration.to_string(), "1s500ms");
+    }
+
+    #[test]
+    fn what_merges_leave_behind_is_told_and_when_it_went_stays() {
+        let mut merged = seen();
+        merged.leftovers = Some(engine::Leftovers {
+            draining: 3,
+            waiting: 2,
+            unknown: 0,
+        });
+        merged.last_reclaim = Some(at(0));
+        let first = next(&ExperimentStatus::default(), Some(&merged));
+        let told = first.reclaim.clone().unwrap();
+        assert_eq!((told.draining, told.waiting), (3, 2));
+        assert_eq!(told.unknown_directories, None);
+        // Another process has deleted nothing yet, and has not looked either.
+        let mut other = seen();
+        assert_eq!(next(&first, Some(&other)).reclaim, first.reclaim);
+        other.leftovers = merged.leftovers;
+        assert_eq!(next(&first, Some(&other)).reclaim, first.reclaim);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! `plan`, this room's parts, tokio. Must never come in: a decision (`plan`), or an await on a store: looks and works run
 //! in tasks of their own and report through one channel.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -53,6 +53,7 @@ pub struct Engine {
     events: UnboundedSender<Event>,
     statuses: watch::Receiver<Statuses>,
     stop: CancellationToken,
+    kill: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -61,7 +62,7 @@ impl Engine {
     pub fn start(config: Config, stores: Arc<Stores>, metrics: Arc<Metrics>) -> Self {
         let (events, heard) = unbounded_channel();
         let (told, statuses) = watch::channel(Statuses::default());
-        let stop = CancellationToken::new();
+        let (stop, kill) = (CancellationToken::new(), CancellationToken::new());
         let budgets = Budgets::new(config.planned_bytes(), config.slots, config.light_slots);
         let dispatcher = Dispatcher {
             config: Arc::new(config),
@@ -75,7 +76,7 @@ impl Engine {
             incarnations: 0,
             works: JoinSet::new(),
             stop: stop.clone(),
-            kill: CancellationToken::new(),
+            kill: kill.clone(),
             halved: Instant::now(),
             clock: Timestamp::MIN,
         };
@@ -83,6 +84,7 @@ impl Engine {
             events,
             statuses,
             stop,
+            kill,
             task: tokio::spawn(dispatcher.run(heard)),
         }
     }
@@ -105,8 +107,21 @@ impl Engine {
 
     /// Stops: no new work; what runs gets a short grace and is dropped then, which commits all of it or nothing.
     pub async fn stop(self) {
+        self.stop_before(std::future::pending()).await;
+    }
+
+    /// The same, and the grace is over as soon as `at_once` ends.
+    pub async fn stop_before(mut self, at_once: impl Future<Output = ()>) {
         self.stop.cancel();
-        if let Err(e) = self.task.await {
+        let ended = tokio::select! {
+            biased;
+            () = at_once => {
+                self.kill.cancel();
+                self.task.await
+            }
+            ended = &mut self.task => ended,
+        };
+        if let Err(e) = ended {
             tracing::error!(error = %e, "the engine did not end well");
         }
     }
@@ -214,29 +229,18 @@ impl Dispatcher {
     }
 
     fn set(&mut self, specs: Vec<TableSpec>) {
-        let names: BTreeSet<TableId> = specs.iter().map(|s| s.id.clone()).collect();
-        let gone: Vec<TableId> = self
-            .entries
-            .iter()
-            .filter(|(id, e)| {
-                let same = |s: &TableSpec| {
-                    s.id == **id
-                        && s.location == e.held.spec.location
-                        && s.acknowledged == e.held.spec.acknowledged
-                };
-                !specs.iter().any(same)
-            })
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in gone {
-            if let Some(entry) = self.entries.remove(&id) {
-                entry.cancel.cancel();
-                if !entry.view.running.is_empty() {
-                    self.retired.insert(entry.incarnation, entry.view.running);
-                }
-                if !names.contains(&id) {
-                    self.metrics.forget(&entry.view.namespace.0, id.name());
-                }
+        let named: BTreeMap<&TableId, &TableSpec> = specs.iter().map(|s| (&s.id, s)).collect();
+        let gone = self.entries.extract_if(.., |id, entry| {
+            let (now, then) = (named.get(id), &entry.held.spec);
+            !now.is_some_and(|s| s.location == then.location && s.acknowledged == then.acknowledged)
+        });
+        for (id, entry) in gone {
+            entry.cancel.cancel();
+            if !entry.view.running.is_empty() {
+                self.retired.insert(entry.incarnation, entry.view.running);
+            }
+            if !named.contains_key(&id) {
+                self.metrics.forget(&entry.view.namespace.0, id.name());
             }
         }
         for spec in specs {

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::config::{Config, TableSpec};
 use super::look::{Held, Seen};
 use super::quarantine::Quarantine;
-use super::status::{LastMerge, QuarantinedGeneration, TableStatus};
+use super::status::{LastMerge, Leftovers, QuarantinedGeneration, TableStatus};
 use super::views::{self, FirstSeen, With};
 use super::work::Report;
 use crate::plan::{TableView, WhyNotNow, Work};
@@ -44,7 +44,9 @@ pub struct Entry {
     recent: VecDeque<(Instant, u64)>,
     merged_generations: u64,
     merged_rows: u64,
+    leftovers: Option<Leftovers>,
     reclaimed: u64,
+    last_reclaim: Option<Timestamp>,
     since: Instant,
 }
 
@@ -75,7 +77,9 @@ impl Entry {
             recent: VecDeque::new(),
             merged_generations: 0,
             merged_rows: 0,
+            leftovers: None,
             reclaimed: 0,
+            last_reclaim: None,
             since: Instant::now(),
         }
     }
@@ -104,6 +108,14 @@ impl Entry {
         };
         let mapped = views::observation(&seen, &with, &mut self.first_seen);
         self.view.looked(mapped);
+        if let Some(left) = seen.left {
+            let listed = observation.shards.iter().map(|s| s.merged.len() as u64);
+            self.leftovers = Some(Leftovers {
+                draining: listed.sum(),
+                waiting: left.waiting,
+                unknown: left.unknown,
+            });
+        }
         self.seen = Some(Arc::new(seen));
     }
 
@@ -132,7 +144,10 @@ impl Entry {
         for (shard, from) in &report.undrained {
             self.undrained.insert(*shard, (*from, until));
         }
-        self.reclaimed += report.reclaimed;
+        if report.reclaimed > 0 {
+            self.reclaimed += report.reclaimed;
+            self.last_reclaim = Some(now);
+        }
     }
 
     fn merged(&mut self, work: &Work, merged: &Merged, now: Timestamp) {
@@ -181,7 +196,9 @@ impl Entry {
             merged_rows_per_second: rows as f64 / over,
             merged_generations: self.merged_generations,
             merged_rows: self.merged_rows,
+            leftovers: self.leftovers,
             reclaimed: self.reclaimed,
+            last_reclaim: self.last_reclaim,
         }
     }
 }

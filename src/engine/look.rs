@@ -39,11 +39,20 @@ pub struct Seen {
     /// In how long the first old version may go.
     pub old_versions_in: Option<Duration>,
     pub reclaimable: Vec<Reclaimable>,
+    /// Drained directories that wait, and those whose names say nothing; `None` while they are being deleted.
+    pub left: Option<Left>,
     pub tails: Vec<Tail>,
     /// The instant to which the waits of this look count.
     pub at: Instant,
     /// Tells one schema of the base from another.
     pub schema: u64,
+}
+
+/// Directories that no manifest lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Left {
+    pub waiting: u64,
+    pub unknown: u64,
 }
 
 impl Held {
@@ -90,12 +99,16 @@ impl Held {
         let stale = table.stale_indexes().await?;
         let unindexed_rows = stale.iter().map(|s| s.rows.max(u64::from(s.unsaid))).sum();
         let at = Instant::now();
-        let mut due = vec![];
+        let (mut due, mut left) = (vec![], None);
         if let Ok(mut memory) = self.reclaim.try_lock() {
             memory.watch(&observation, at);
             table.survey(&observation, &mut memory, at).await?;
             let within = ReclaimPolicy::new(policy.grace, Duration::ZERO);
             due = reclaimable(&observation, &within, &memory, at);
+            left = Some(Left {
+                waiting: memory.waiting() as u64,
+                unknown: memory.unknown().count() as u64,
+            });
         }
         let mut old_versions_in = None;
         if let Ok(mut memory) = self.versions.try_lock() {
@@ -114,6 +127,7 @@ impl Held {
             unindexed_rows,
             old_versions_in,
             reclaimable: due,
+            left,
             at,
         })
     }

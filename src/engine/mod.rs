@@ -23,5 +23,5 @@ mod work;
 
 pub use config::{Config, LOOK_WITHIN, TableSpec};
 pub use dispatch::Engine;
-pub use status::{LastMerge, QuarantinedGeneration, Statuses, TableStatus};
+pub use status::{LastMerge, Leftovers, QuarantinedGeneration, Statuses, TableStatus};
 pub use sweep::{Blocked, Caps, Lanes, Quarantined, Sweep, SweepError, Swept, Taken, Wish};

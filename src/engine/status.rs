@@ -52,8 +52,23 @@ pub struct TableStatus {
     pub merged_generations: u64,
     /// Rows that those merges wrote.
     pub merged_rows: u64,
+    /// Merged generations whose files are still there.
+    pub leftovers: Option<Leftovers>,
     /// Directories reclaimed since this process knows the table.
     pub reclaimed: u64,
+    /// When that was last.
+    pub last_reclaim: Option<Timestamp>,
+}
+
+/// What merges left behind and nobody deleted yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leftovers {
+    /// Generations that are merged and still listed by their shards.
+    pub draining: u64,
+    /// Drained generations whose files wait for their grace period to end.
+    pub waiting: u64,
+    /// Directories whose names say nothing; nobody deletes them.
+    pub unknown: u64,
 }
 
 #[cfg(test)]
@@ -78,7 +93,9 @@ impl TableStatus {
             merged_rows_per_second: 0.0,
             merged_generations: 0,
             merged_rows: 0,
+            leftovers: None,
             reclaimed: 0,
+            last_reclaim: None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! a sample for a value that is not known.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -15,6 +15,7 @@ use prometheus::{
     Opts, Registry, TextEncoder,
 };
 
+use super::conventional::ControllerMetrics;
 use super::reference::{self as def, Definition};
 
 /// What is known of one experiment's backlog. What is `None` has no sample.
@@ -120,6 +121,7 @@ pub struct Metrics {
     queue_depth: Gauge,
     http_requests: IntCounterVec,
     http_seconds: HistogramVec,
+    controller: Arc<ControllerMetrics>,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -136,7 +138,10 @@ impl Default for Metrics {
 
 /// Makes a metric and registers it. A definition is a constant with a valid name and distinct from all others, which
 /// `every_metric_is_registered_under_its_definition` proves, so neither step can fail in a build that passes its tests.
-fn made<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::Result<C>) -> C {
+pub(super) fn made<C: Collector + Clone + 'static>(
+    registry: &Registry,
+    made: prometheus::Result<C>,
+) -> C {
     let metric = made.unwrap_or_else(|e| unreachable!("a metric's definition is wrong: {e}"));
     if let Err(e) = registry.register(Box::new(metric.clone())) {
         unreachable!("a metric is defined twice: {e}");
@@ -144,11 +149,11 @@ fn made<C: Collector + Clone + 'static>(registry: &Registry, made: prometheus::R
     metric
 }
 
-fn opts(d: Definition) -> Opts {
+pub(super) fn opts(d: Definition) -> Opts {
     Opts::new(d.name, d.help)
 }
 
-fn buckets(d: Definition, bounds: &[f64]) -> HistogramOpts {
+pub(super) fn buckets(d: Definition, bounds: &[f64]) -> HistogramOpts {
     HistogramOpts::new(d.name, d.help).buckets(bounds.to_vec())
 }
 
@@ -187,6 +192,7 @@ impl Metrics {
                     def::HTTP_SECONDS.labels,
                 ),
             ),
+            controller: Arc::new(ControllerMetrics::new(&r)),
             registry: r,
         };
         for result in ["merged", "overtaken", "lost", "failed", "canceled"] {
@@ -315,6 +321,11 @@ impl Metrics {
         self.http_seconds
             .with_label_values(&[route])
             .observe(took.as_secs_f64());
+    }
+
+    /// What the role `controller` tells of itself.
+    pub fn controller(&self) -> &Arc<ControllerMetrics> {
+        &self.controller
     }
 
     /// Everything in Prometheus' text format, version 0.0.4.
@@ -468,6 +479,13 @@ mod tests {
         );
         metrics.store_request("get", "ok");
         metrics.http_request("/healthz", "GET", 200, Duration::from_millis(1));
+        metrics.controller().begins(8);
+        metrics.controller().leads("freshet-controller", true);
+        metrics.controller().queued().begin().done(false);
+        let took = Duration::from_millis(1);
+        metrics
+            .controller()
+            .request("apiserver", "GET", Some(200), took);
         let gathered: BTreeSet<(String, String)> = metrics
             .registry
             .gather()

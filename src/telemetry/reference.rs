@@ -32,6 +32,10 @@ const fn of(
 
 /// Labels of a gauge that is there once for each experiment.
 const EXPERIMENT: &[&str] = &["namespace", "name"];
+/// The label of the families that client-go gives its queues.
+const QUEUE: &[&str] = &["name"];
+/// The label of the families that controller-runtime gives its controllers.
+const CONTROLLER: &[&str] = &["controller"];
 
 pub(super) const PENDING_GENERATIONS: Definition = of(
     "freshet_experiment_pending_generations",
@@ -166,6 +170,85 @@ pub(super) const BUILD: Definition = of(
     "1, with the version of this binary.",
 );
 
+pub(super) const LEADER: Definition = of(
+    "leader_election_master_status",
+    "gauge",
+    &["name"],
+    "1 while this process holds the Lease of this name, else 0.",
+);
+pub(super) const WORKQUEUE_DEPTH: Definition = of(
+    "workqueue_depth",
+    "gauge",
+    QUEUE,
+    "Calls to the API server that wait for their turn.",
+);
+pub(super) const WORKQUEUE_ADDS: Definition = of(
+    "workqueue_adds_total",
+    "counter",
+    QUEUE,
+    "Calls that followed from an Experiment: a Secret to read, a status or finalizers to write, a name to look up.",
+);
+pub(super) const WORKQUEUE_RETRIES: Definition = of(
+    "workqueue_retries_total",
+    "counter",
+    QUEUE,
+    "Calls that failed and are made again.",
+);
+pub(super) const WORKQUEUE_WAITED: Definition = of(
+    "workqueue_queue_duration_seconds",
+    "histogram",
+    QUEUE,
+    "How long calls waited for their turn.",
+);
+pub(super) const WORKQUEUE_WORKED: Definition = of(
+    "workqueue_work_duration_seconds",
+    "histogram",
+    QUEUE,
+    "How long calls took.",
+);
+pub(super) const RECONCILES: Definition = of(
+    "controller_runtime_reconcile_total",
+    "counter",
+    &["controller", "result"],
+    "Calls made, by result: success, error.",
+);
+pub(super) const RECONCILE_ERRORS: Definition = of(
+    "controller_runtime_reconcile_errors_total",
+    "counter",
+    CONTROLLER,
+    "Calls that failed.",
+);
+pub(super) const RECONCILE_SECONDS: Definition = of(
+    "controller_runtime_reconcile_time_seconds",
+    "histogram",
+    CONTROLLER,
+    "How long calls took.",
+);
+pub(super) const ACTIVE_WORKERS: Definition = of(
+    "controller_runtime_active_workers",
+    "gauge",
+    CONTROLLER,
+    "Calls that are being made.",
+);
+pub(super) const MOST_WORKERS: Definition = of(
+    "controller_runtime_max_concurrent_reconciles",
+    "gauge",
+    CONTROLLER,
+    "Calls that may be made at once.",
+);
+pub(super) const REST_REQUESTS: Definition = of(
+    "rest_client_requests_total",
+    "counter",
+    &["code", "method", "host"],
+    "Requests to the API server, by status code (`<error>` without an answer), method and host; those of the Lease and of watches too.",
+);
+pub(super) const REST_SECONDS: Definition = of(
+    "rest_client_request_duration_seconds",
+    "histogram",
+    &["verb", "host"],
+    "How long the API server took to begin its answer, by method and host.",
+);
+
 /// Every metric.
 pub const METRICS: &[Definition] = &[
     PENDING_GENERATIONS,
@@ -189,6 +272,19 @@ pub const METRICS: &[Definition] = &[
     QUEUE_DEPTH,
     HTTP_REQUESTS,
     HTTP_SECONDS,
+    LEADER,
+    WORKQUEUE_DEPTH,
+    WORKQUEUE_ADDS,
+    WORKQUEUE_RETRIES,
+    WORKQUEUE_WAITED,
+    WORKQUEUE_WORKED,
+    RECONCILES,
+    RECONCILE_ERRORS,
+    RECONCILE_SECONDS,
+    ACTIVE_WORKERS,
+    MOST_WORKERS,
+    REST_REQUESTS,
+    REST_SECONDS,
     BUILD,
 ];
 
@@ -224,8 +320,17 @@ mod tests {
 
     #[test]
     fn names_say_their_units() {
+        // Names that dashboards for controllers know are not ours to choose.
+        let known = [
+            "leader_election_",
+            "workqueue_",
+            "controller_runtime_",
+            "rest_client_",
+        ];
         for m in METRICS {
-            assert!(m.name.starts_with("freshet_"), "{}", m.name);
+            let ours = m.name.starts_with("freshet_");
+            let theirs = known.iter().any(|family| m.name.starts_with(family));
+            assert!(ours || theirs, "{}", m.name);
             assert_eq!(
                 m.kind == "counter",
                 m.name.ends_with("_total"),

@@ -428,7 +428,7 @@ fn an_object_of_the_same_name_is_another_one() {
     e.metadata.uid = Some("another".into());
     world.took(&e);
     world.desk.lost("alder", "one", Some("uid-alder-one"));
-    assert_eq!(world.desk.len(), 1);
+    assert_eq!(world.desk.rows.len(), 1);
     let acts = world.after(1);
     let uid = acts.iter().find_map(|a| match a {
         Act::Write { uid, .. } => Some(uid.as_str()),
