@@ -13,7 +13,7 @@ use kube::runtime::watcher::Event;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::cluster::{self, Cluster, Guarded, NoCluster};
@@ -25,7 +25,7 @@ use super::secrets::{Found, Named};
 use super::served;
 use super::settings::Settings;
 use crate::api::ExperimentStatus;
-use crate::engine::{self, Engine, Statuses};
+use crate::engine::{self, Engine, Pace, Statuses};
 use crate::plan::TableId;
 use crate::table::{Stores, StoresConfig};
 use crate::telemetry::{CountedStores, Metrics};
@@ -268,6 +268,8 @@ impl Shell {
                 self.tell.clone(),
             ));
         }
+        // Whether something was heard since the last turn.
+        let (mut pace, mut stirred) = (Pace::default(), false);
         let mut tick = interval(TICK);
         let mut leads = self.leadership.changes();
         let ended = loop {
@@ -276,10 +278,12 @@ impl Shell {
                 () = stop.cancelled() => break Ok(()),
                 _ = watches.join_next() => break Err(Error::Ended("a watch")),
                 _ = tick.tick() => {}
+                () = sleep_until(pace.next().into()), if stirred => {}
                 changed = leads.changed() => if changed.is_err() {
                     break Err(Error::Ended("the election"));
                 },
                 heard = self.hears.recv() => {
+                    stirred = true;
                     let mut next = heard;
                     let until = Instant::now() + TOGETHER;
                     while let Some(heard) = next {
@@ -297,9 +301,12 @@ impl Shell {
                 }
             }
             while self.tasks.try_join_next().is_some() {}
-            if unlisted.is_empty() {
+            let began = Instant::now();
+            if unlisted.is_empty() && pace.may(began.into_std()) {
                 cache.open();
                 self.turn().await;
+                stirred = false;
+                pace.turned(began.into_std(), Instant::now().into_std());
             }
         };
         health.ending();

@@ -12,19 +12,21 @@ use std::time::{Duration, Instant};
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, TableSpec};
 use super::entry::Entry;
 use super::look::Seen;
+use super::pace::Pace;
 use super::status::Statuses;
+use super::tell::tell;
 use super::ticket::Ticket;
 use super::work::{self, Report, Room};
-use crate::plan::{self, Budgets, End, Kind, Running, TableId, TableView, Work};
-use crate::table::{Error, Observation, Stores};
-use crate::telemetry::{Backlog, MergeResult, Metrics};
+use crate::plan::{self, Budgets, End, Kind, Running, TableId, Work};
+use crate::table::{Error, Stores};
+use crate::telemetry::{MergeResult, Metrics};
 
 /// What the dispatcher hears.
 pub enum Event {
@@ -77,6 +79,7 @@ impl Engine {
             works: JoinSet::new(),
             stop: stop.clone(),
             kill: kill.clone(),
+            looks: [LOOKS, DOUBTFUL_LOOKS].map(|turns| Arc::new(Semaphore::new(turns))),
             halved: Instant::now(),
             clock: Timestamp::MIN,
         };
@@ -127,6 +130,10 @@ impl Engine {
     }
 }
 
+/// Looks that may be under way at once: each holds a connection, and what it reads.
+const LOOKS: usize = 64;
+/// Looks at tables that could not be looked at last time; a store that hangs takes no turns of those that answer.
+const DOUBTFUL_LOOKS: usize = 32;
 /// The fairness accounts are halved this often.
 const HALVE_EVERY: Duration = Duration::from_secs(60);
 /// Without anything else to wait for, the dispatcher looks around this often.
@@ -147,26 +154,35 @@ struct Dispatcher {
     stop: CancellationToken,
     /// Drops what runs.
     kill: CancellationToken,
+    /// Turns to look, for tables that could be looked at last time and for those that could not.
+    looks: [Arc<Semaphore>; 2],
     halved: Instant,
     clock: Timestamp,
 }
 
 impl Dispatcher {
     async fn run(mut self, mut heard: UnboundedReceiver<Event>) {
+        let (mut pace, mut wake) = (Pace::default(), Instant::now());
         while !self.stop.is_cancelled() {
             while self.works.try_join_next().is_some() {}
-            self.start_looks();
-            let wake = self.plan();
-            self.tell();
+            let began = Instant::now();
+            if pace.may(began) {
+                self.start_looks();
+                wake = self.plan();
+                tell(&mut self.entries, &self.told, &self.metrics);
+                pace.turned(began, Instant::now());
+            }
+            let turns = wake.max(pace.next());
             let woken = tokio::select! {
                 event = heard.recv() => event,
-                () = tokio::time::sleep_until(wake.into()) => None,
+                () = tokio::time::sleep_until(turns.into()) => None,
                 () = self.stop.cancelled() => break,
             };
             // Everything that has been said by now is heard before the next plan.
             let mut next = woken;
             while let Some(event) = next {
                 self.hear(event);
+                wake = began;
                 next = heard.try_recv().ok();
             }
         }
@@ -189,7 +205,7 @@ impl Dispatcher {
                 self.hear(event);
             }
         }
-        self.tell();
+        tell(&mut self.entries, &self.told, &self.metrics);
     }
 
     /// This process's time, which never goes back.
@@ -283,6 +299,7 @@ impl Dispatcher {
         };
         entry.worked(&work, &report, &self.config, now);
         entry.view.work_ended(&work, report.end, now);
+        entry.touched = true;
         entry.next_look = Instant::now();
     }
 
@@ -324,9 +341,16 @@ impl Dispatcher {
             // A look that panics has to be heard of too, or the table would never be looked at again.
             let look = AssertUnwindSafe(look).catch_unwind();
             let cancelled = cancel.cancelled_owned();
+            let doubtful = entry.view.look_trouble.failure.is_some();
+            let turn = self.looks[usize::from(doubtful)].clone().acquire_owned();
+            let look = async move {
+                // Closed by nobody.
+                let _turn = turn.await;
+                tokio::time::timeout(within, look).await
+            };
             tokio::spawn(async move {
                 let result = tokio::select! {
-                    look = tokio::time::timeout(within, look) => match look {
+                    look = look => match look {
                         Ok(Ok(result)) => result,
                         Ok(Err(_panic)) => Err(Error::Bug("a look at the table panicked".into())),
                         Err(_) => Err(Error::StoreUnreachable("look at the table in time")),
@@ -361,14 +385,15 @@ impl Dispatcher {
             self.halved = at;
         }
         self.budgets.elsewhere = self.retired.values().flatten().copied().collect();
-        let views: Vec<TableView> = self.entries.values().map(|e| e.view.clone()).collect();
-        let plan = plan::plan(&views, &self.budgets, now);
+        let views = self.entries.values().map(|e| &e.view);
+        let plan = plan::plan(views, &self.budgets, now);
         let mut waiting = 0;
         for (id, why) in plan.why_not_now {
             if let Some(entry) = self.entries.get_mut(&id) {
                 let waits = matches!(why.reason, plan::Reason::Queued | plan::Reason::BudgetWait);
                 waiting += usize::from(waits);
                 log_change(&id, entry.why.as_ref(), &why);
+                entry.touched |= entry.why.as_ref() != Some(&why);
                 entry.why = Some(why);
             }
         }
@@ -403,6 +428,7 @@ impl Dispatcher {
             self.budgets.served.charge(&work.namespace, work.bytes);
         }
         entry.view.work_started(&work, now);
+        entry.touched = true;
         let room = Room {
             held: entry.held.clone(),
             seen,
@@ -427,38 +453,6 @@ impl Dispatcher {
                 }
                 () = kill.cancelled() => drop(ticket),
             }
-        });
-    }
-
-    /// Tells what is known of every table, if it is news.
-    fn tell(&mut self) {
-        let mut all = BTreeMap::new();
-        for (id, entry) in &mut self.entries {
-            let status = entry.status();
-            let seen = entry.seen.as_ref().map(|s| &s.observation);
-            self.metrics.set_backlog(&Backlog {
-                namespace: status.namespace.to_string(),
-                name: id.name().to_string(),
-                pending_generations: status.pending_generations,
-                pending_rows: status.pending_rows,
-                pending_bytes: status.pending_bytes,
-                oldest_pending: status.oldest_pending,
-                target: Some(status.target),
-                observed: status.observed_at,
-                last_merge: status.last_merge.as_ref().map(|m| m.time),
-                quarantined: status.observed_at.map(|_| status.quarantined.len() as u64),
-                flushed_ever: seen.map(Observation::flushed_ever),
-                merged_ever: seen.map(Observation::merged_ever),
-                why_not_now: status.why.as_ref().map(|w| w.reason.as_str().to_string()),
-            });
-            all.insert(id.clone(), status);
-        }
-        self.told.send_if_modified(|told| {
-            let news = **told != all;
-            if news {
-                *told = Arc::new(all);
-            }
-            news
         });
     }
 }
@@ -486,6 +480,7 @@ fn looked(
     now: Timestamp,
 ) {
     entry.looking = false;
+    entry.touched = true;
     let poll = config.poll.mul_f64(0.8 + 0.4 * rand::random::<f64>());
     let ended = entry.view.past.ended.is_some_and(|ended| began < ended);
     match result {

@@ -37,6 +37,8 @@ pub struct Entry {
     pub looking: bool,
     pub next_look: Instant,
     pub why: Option<WhyNotNow>,
+    /// Whether something happened to it since it was told of.
+    pub touched: bool,
     quarantine: Quarantine,
     first_seen: FirstSeen,
     undrained: BTreeMap<Uuid, (u64, Instant)>,
@@ -70,6 +72,7 @@ impl Entry {
             looking: false,
             next_look: Instant::now(),
             why: None,
+            touched: true,
             quarantine: Quarantine::default(),
             first_seen: FirstSeen::default(),
             undrained: BTreeMap::new(),
@@ -89,6 +92,12 @@ impl Entry {
         self.view.namespace = spec.namespace.clone();
         self.view.policy = spec.policy.clone();
         self.view.suspended = spec.suspended;
+        self.touched = true;
+    }
+
+    /// Whether what is told of it may be other than it was: a rate falls by itself.
+    pub fn is_restless(&self) -> bool {
+        self.touched || !self.recent.is_empty()
     }
 
     /// Takes a look that succeeded and began at `began`.

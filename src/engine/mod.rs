@@ -14,14 +14,17 @@ mod config;
 mod dispatch;
 mod entry;
 mod look;
+mod pace;
 mod quarantine;
 mod status;
 mod sweep;
+mod tell;
 mod ticket;
 mod views;
 mod work;
 
 pub use config::{Config, LOOK_WITHIN, TableSpec};
 pub use dispatch::Engine;
+pub use pace::Pace;
 pub use status::{LastMerge, Leftovers, QuarantinedGeneration, Statuses, TableStatus};
 pub use sweep::{Blocked, Caps, Lanes, Quarantined, Sweep, SweepError, Swept, Taken, Wish};

@@ -50,8 +50,12 @@ use why::Decision;
 ///
 /// Pure: the order of `tables` does not matter, and their ids are unique. What is started must show as
 /// [`TableView::running`] in the next call, and a work's end as [`Past::ended`].
-pub fn plan(tables: &[TableView], budgets: &Budgets, now: Timestamp) -> Plan {
-    let mut tables: Vec<&TableView> = tables.iter().collect();
+pub fn plan<'a>(
+    tables: impl IntoIterator<Item = &'a TableView>,
+    budgets: &Budgets,
+    now: Timestamp,
+) -> Plan {
+    let mut tables: Vec<&TableView> = tables.into_iter().collect();
     tables.sort_by(|a, b| a.id.cmp(&b.id));
     let needs: Vec<Needs> = tables.iter().map(|t| Needs::of(t, budgets, now)).collect();
     let candidates = tables
