@@ -383,13 +383,13 @@ impl Desk {
             let next = status(&row.written, &known, figures, wall);
             let urgency = urgency(&row.written, &next);
             if urgency.is_due(row.wrote, now) {
-                writes.push((urgency, row.id.clone(), next));
+                writes.push((known.acted, urgency, row.id.clone(), next));
             }
         }
         // What matters most goes first, as far as the budget goes.
-        writes.sort_by_key(|w| std::cmp::Reverse(w.0));
-        for (urgency, id, next) in writes {
-            if !self.writes.take(urgency, now) {
+        writes.sort_by_key(|w| std::cmp::Reverse((w.0, w.1)));
+        for (acted, urgency, id, next) in writes {
+            if !acted && !self.writes.has_plenty(now) || !self.writes.take(urgency, now) {
                 break;
             }
             acts.extend(self.write(&id, urgency, next));

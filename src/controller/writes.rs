@@ -15,6 +15,8 @@ use crate::plan::Reason;
 const RATE: f64 = 10.0;
 /// Writes that may be saved up while nothing happens, so that a cold start or a store that fails is told soon.
 const SAVED: f64 = 500.0;
+/// The part of the savings below which there is not plenty.
+const PLENTY: f64 = 0.9;
 /// Savings that are left to conditions.
 const FOR_CONDITIONS: f64 = 10.0;
 /// Counts of one object are written at most this often.
@@ -66,6 +68,11 @@ pub fn urgency(written: &ExperimentStatus, wanted: &ExperimentStatus) -> Urgency
         || written.quarantined_count != wanted.quarantined_count;
     if answers || changed(&written.conditions, &wanted.conditions) {
         return Urgency::Conditions;
+    }
+    // What a work that just ended came to is told once a look has seen it, which begins at once.
+    let observing = Reason::Observing.as_str();
+    if wanted.conditions.iter().any(|c| c.reason == observing) {
+        return Urgency::Words;
     }
     let pending = |s: &ExperimentStatus| s.backlog.as_ref().map(|b| b.pending_generations);
     match (pending(written), pending(wanted)) {
@@ -121,6 +128,13 @@ impl Writes {
             saved: SAVED,
             at: now,
         }
+    }
+
+    /// Whether so much is saved up that a write may go to what says little: that an Experiment waits to be looked at. A cold
+    /// start of many would spend everything on that, and have nothing left for what the looks find.
+    pub fn has_plenty(&self, now: Mono) -> bool {
+        let passed = now.saturating_sub(self.at).as_secs_f64();
+        self.saved + passed * RATE >= SAVED * PLENTY
     }
 
     /// Takes one write out of the budget, if it holds one for this urgency.
@@ -208,6 +222,30 @@ mod tests {
         assert!(!Urgency::Counts.is_due(Some(secs(10)), secs(69)));
         assert!(Urgency::Counts.is_due(Some(secs(10)), secs(70)));
         assert!(Urgency::Leap.is_due(Some(secs(10)), secs(10)));
+    }
+
+    #[test]
+    fn a_merge_is_told_once_and_not_twice_as_it_ends_and_as_it_is_seen() {
+        let before = status(Reason::Merging, 64, "x");
+        let ended = status(Reason::Observing, 0, "x");
+        let seen = status(Reason::Fresh, 0, "x");
+        assert_eq!(urgency(&before, &ended), Urgency::Words);
+        assert_eq!(urgency(&before, &seen), Urgency::Leap);
+        let mut asked = ended;
+        asked.last_handled_request = Some("now".into());
+        assert_eq!(urgency(&before, &asked), Urgency::Conditions);
+    }
+
+    #[test]
+    fn a_cold_start_of_many_leaves_the_savings_to_what_is_found() {
+        let mut writes = Writes::new(secs(0));
+        let mut told = 0;
+        while writes.has_plenty(secs(0)) && writes.take(Urgency::Conditions, secs(0)) {
+            told += 1;
+        }
+        assert_eq!(told, 51);
+        assert!(!writes.has_plenty(secs(0)));
+        assert!(writes.has_plenty(secs(1)));
     }
 
     #[test]
