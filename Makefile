@@ -51,8 +51,8 @@ crds: build ## write crds/ and the chart's copy from the code
 	@$(FRESHET) crds
 	@$(FRESHET) crds --dir charts/freshet/files/crds
 
-cluster: build cluster-tools ## a real Kubernetes on this machine with crds/ and our image, and a shell on it (needs root)
-	@python3 tests/cluster/cluster.py up --product $(FRESHET) --keep-in $(BUILD)/cluster
+cluster: build cluster-tools ## a real Kubernetes on this machine with our image and the chart installed, and a shell on it (needs root)
+	@python3 tests/cluster/cluster.py up --product $(FRESHET) --chart charts/freshet --keep-in $(BUILD)/cluster
 
 cluster-down: ## end the cluster of `make cluster`
 	@python3 tests/cluster/cluster.py down --keep-in $(BUILD)/cluster

@@ -3,33 +3,10 @@
 //! Lives here: installing, upgrading and uninstalling by helm, and what the API server says of it. May use: the harness.
 //! Never: a Pod that has to run; there is no node.
 
-use std::process::Output;
-
 use serde_json::json;
 
 use crate::harness::Cluster;
-
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/freshet");
-
-fn helm(cluster: &Cluster, args: &[&str]) -> Output {
-    let folder = cluster.folder().join("helm");
-    let mut command = cluster.command("helm");
-    for part in ["CACHE", "CONFIG", "DATA"] {
-        command.env(format!("HELM_{part}_HOME"), folder.join(part));
-    }
-    command.args(args).output().unwrap()
-}
-
-fn helm_ok(cluster: &Cluster, args: &[&str]) -> String {
-    let output = helm(cluster, args);
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(
-        output.status.success(),
-        "helm {args:?}: {}",
-        text(&output.stderr)
-    );
-    text(&output.stdout)
-}
+use crate::release::{CHART, helm_ok};
 
 /// Whether the release's controller may do this.
 fn may(cluster: &Cluster, what: &[&str]) -> bool {

@@ -1,10 +1,14 @@
 //! Store servers, each a process of a test's own.
 //!
 //! Lives here: `Server` (versitygw or Azurite on a free port, with one bucket), the places of tables in it, and spelled-out
-//! options to open them. May use: the programs that `tools/build.py` keeps. Never: a server that outlives its test.
+//! options to open them. A world includes it with `#[path = "../stores/servers.rs"] mod servers;`. May use: the programs that
+//! `tools/build.py` keeps. Never: a server that outlives its test.
+
+// Each world uses a part.
+#![allow(dead_code)]
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -66,6 +70,13 @@ impl Guarded {
         Self(quiet.stderr(Stdio::null()).spawn().unwrap())
     }
 
+    /// Sends it a signal, as in `STOP`.
+    pub fn signal(&self, name: &str) {
+        let pid = self.0.id().to_string();
+        let sent = Command::new("kill").args(["-s", name, &pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// Waits until it listens; whether it does: false where it ended, as it does when somebody took the port before it.
     pub fn listens(&mut self, at: SocketAddr) -> bool {
         let begun = Instant::now();
@@ -90,16 +101,27 @@ impl Drop for Guarded {
     }
 }
 
+/// The address of tests that nobody else reaches.
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// An address that nothing listened on a moment ago.
 pub fn free() -> SocketAddr {
-    let held = TcpListener::bind("127.0.0.1:0").unwrap();
+    free_on(LOOPBACK)
+}
+
+fn free_on(host: IpAddr) -> SocketAddr {
+    let held = TcpListener::bind((host, 0)).unwrap();
     held.local_addr().unwrap()
 }
 
 /// Starts a program that is told where to listen; anew where the port was taken meanwhile.
 pub fn start(command: impl Fn(SocketAddr) -> Command) -> (Guarded, SocketAddr) {
+    start_on(LOOPBACK, command)
+}
+
+fn start_on(host: IpAddr, command: impl Fn(SocketAddr) -> Command) -> (Guarded, SocketAddr) {
     for _ in 0..10 {
-        let at = free();
+        let at = free_on(host);
         let mut running = Guarded::spawn(command(at));
         if running.listens(at) {
             return (running, at);
@@ -112,32 +134,47 @@ pub fn start(command: impl Fn(SocketAddr) -> Command) -> (Guarded, SocketAddr) {
 pub struct Server {
     pub kind: Kind,
     pub at: SocketAddr,
-    _process: Guarded,
+    process: Guarded,
     _dir: TempDir,
 }
 
 impl Server {
     pub async fn start(kind: Kind) -> Self {
+        Self::start_on(LOOPBACK, kind).await
+    }
+
+    /// The same, at an address of this machine that others reach.
+    pub async fn start_on(host: IpAddr, kind: Kind) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (process, at) = match kind {
             Kind::S3 => {
                 let (root, beside) = (dir.path().join("root"), dir.path().join("beside"));
                 std::fs::create_dir_all(root.join(BUCKET)).unwrap();
                 std::fs::create_dir_all(&beside).unwrap();
-                start(|at| s3(at, &root, &beside))
+                start_on(host, |at| s3(at, &root, &beside))
             }
-            Kind::Azure => start(|at| azure(at, dir.path())),
+            Kind::Azure => start_on(host, |at| azure(at, dir.path())),
         };
         let made = Self {
             kind,
             at,
-            _process: process,
+            process,
             _dir: dir,
         };
         if kind == Kind::Azure {
             made.make_container().await;
         }
         made
+    }
+
+    /// Stops it in its tracks: connections stay open and say nothing.
+    pub fn pause(&self) {
+        self.process.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.process.signal("CONT");
     }
 
     async fn make_container(&self) {
@@ -282,8 +319,8 @@ fn s3(at: SocketAddr, root: &Path, beside: &Path) -> Command {
 fn azure(at: SocketAddr, dir: &Path) -> Command {
     let mut command = program("azurite/run");
     command
-        .args(["--blobHost", "127.0.0.1", "--blobPort"])
-        .arg(at.port().to_string())
+        .args(["--blobHost", &at.ip().to_string()])
+        .args(["--blobPort", &at.port().to_string()])
         .args(["--skipApiVersionCheck", "--disableTelemetry", "--silent"])
         .args(["--inMemoryPersistence"])
         .env("AZURITE_ACCOUNTS", format!("{ACCOUNT}:{}", azure_key()))
