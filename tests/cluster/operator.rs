@@ -5,6 +5,7 @@
 //! fixtures. Never: a sleep where an event can be awaited.
 
 use std::collections::BTreeMap;
+use std::time::Instant;
 
 use serde_json::{Value, json};
 
@@ -33,33 +34,51 @@ async fn judge(release: &Release, name: &str, table: &Fixture) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_store() {
+    let begun = Instant::now();
+    // A failure says what went before it.
+    let step = |what: &str| eprintln!("{:>4} s  {what}", begun.elapsed().as_secs());
+    step("installs");
     let mut release = Release::install().await;
     release.ready();
+    step("Experiments become fresh");
     let [plums, pears, mut kelp] = become_fresh(&release).await;
+    step("columns");
     columns(&release);
 
     let mut writers = [Writing::start(plums, 100), Writing::start(pears, 100)];
+    step("the leader is killed");
     the_leader_is_killed(&mut release, &mut writers).await;
+    step("the operator is upgraded");
     the_operator_is_upgraded(&mut release, &mut writers).await;
+    step("the API server goes and comes back");
     the_api_server_goes_and_comes_back(&release, &mut writers).await;
+    step("the writers end");
     let [plums, pears] = writers;
     let (mut plums, mut pears) = (plums.end().await, pears.end().await);
     judge(&release, PLUMS.1, &plums).await;
     judge(&release, PEARS.1, &pears).await;
 
+    step("suspend and resume");
     suspend_and_resume(&release, &mut pears).await;
+    step("an edit and a request");
     edit_and_request(&release, &mut plums).await;
+    step("nothing happens");
     nothing_is_written_while_nothing_happens(&release).await;
+    step("the store hangs");
     the_store_hangs_and_comes_back(&release, &mut plums).await;
+    step("deletions");
     delete(&release, &mut plums, &mut kelp).await;
 
+    step("secrets");
     release.note_logs();
     hides_secrets(&release);
+    step("uninstalls");
     release.uninstall();
     for namespace in [PLUMS.0, KELP.0, HOME] {
         let delete = ["delete", "namespace", namespace, "--timeout=120s"];
         release.cluster.kubectl_ok(&delete);
     }
+    step("the last verdicts");
     for (name, table) in [("plums", &plums), ("pears", &pears), ("kelp", &kelp)] {
         judge(&release, name, table).await;
     }
