@@ -51,7 +51,7 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     step("the operator is upgraded");
     the_operator_is_upgraded(&mut release, &mut writers).await;
     step("the API server goes and comes back");
-    the_api_server_goes_and_comes_back(&release, &mut writers).await;
+    the_api_server_goes_and_comes_back(&mut release, &mut writers).await;
     step("the writers end");
     let [plums, pears] = writers;
     let (mut plums, mut pears) = (plums.end().await, pears.end().await);
@@ -213,14 +213,22 @@ async fn the_operator_is_upgraded(release: &mut Release, writers: &mut [Writing;
     goes_on(release, writers).await;
 }
 
-async fn the_api_server_goes_and_comes_back(release: &Release, writers: &mut [Writing; 2]) {
+async fn the_api_server_goes_and_comes_back(release: &mut Release, writers: &mut [Writing; 2]) {
+    let steps_down = |release: &mut Release| {
+        release.note_logs();
+        let logs = release.logs();
+        logs.map(|log| log.matches("no longer leads").count())
+            .sum::<usize>()
+    };
+    let before = steps_down(release);
     release.cluster.stop_apiserver();
-    // Longer than anybody leads without a word from it.
+    until("nobody leads", || {
+        (steps_down(release) > before).then_some(())
+    });
     for writer in writers.iter_mut() {
-        writer.flushes(60).await;
+        writer.flushes(3).await;
     }
     release.cluster.start_apiserver();
-    release.leader();
     goes_on(release, writers).await;
 }
 
