@@ -15,7 +15,8 @@ use kube::client::ClientBuilder;
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
-use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::utils::Backoff;
+use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Config, Error, ResourceExt};
 use serde_json::{Value, json};
 
@@ -35,6 +36,8 @@ pub const MANAGER: &str = "experiment-controller";
 const WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may say nothing: two bookmarks and some.
 const SILENCE: Duration = Duration::from_secs(150);
+/// The longest that a watch that failed waits.
+const AGAIN: Duration = Duration::from_secs(5);
 
 /// Objects as they come: one that cannot be read is told as such and stops nothing.
 pub type Guarded = DeserializeGuard<Experiment>;
@@ -116,7 +119,7 @@ impl Cluster {
             None => Api::all(self.client.clone()),
         };
         watcher(api, watcher::Config::default())
-            .default_backoff()
+            .backoff(Soon::default())
             .map(|event| event.map(trimmed))
     }
 
@@ -204,6 +207,24 @@ impl Cluster {
     }
 }
 
+/// How a watch that failed waits: as watches do, but for seconds only. Edits are unseen until it is back.
+#[derive(Default)]
+struct Soon(DefaultBackoff);
+
+impl Iterator for Soon {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|wait| wait.min(AGAIN))
+    }
+}
+
+impl Backoff for Soon {
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+}
+
 async fn addresses(url: &http::Uri) -> Vec<IpAddr> {
     let mut all: Vec<IpAddr> = Vec::new();
     let service = std::env::var("KUBERNETES_SERVICE_HOST").ok();
@@ -260,4 +281,14 @@ fn trimmed(event: Event<Guarded>) -> Event<Guarded> {
 pub fn named(object: &Guarded) -> (String, String, Option<String>) {
     let namespace = object.namespace().unwrap_or_default();
     (namespace, object.name_any(), object.uid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_after_a_long_outage_of_the_api_server_is_seen_within_seconds() {
+        assert_eq!(Soon::default().take(100).max(), Some(AGAIN));
+    }
 }
