@@ -8,11 +8,12 @@ LISTEN ?= 127.0.0.1:8090
 SECONDS ?=
 ARGS ?=
 SCHEDULES ?= 20
+EXPERIMENTS ?= 1000
 SUITE = python3 tools/suite.py --logs $(BUILD)
 FRESHET = $(CARGO_TARGET_DIR)/debug/freshet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-full soak advisories bench lint fmt crds cluster cluster-down cluster-tools clean
+.PHONY: help setup build demo test test-full soak advisories bench scale lint fmt crds cluster cluster-down cluster-tools clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -40,6 +41,9 @@ advisories: setup ## known vulnerabilities of the locked crates (needs the netwo
 
 bench: setup ## side-by-side ratios
 	@$(SUITE) bench
+
+scale: setup cluster-tools ## what EXPERIMENTS=1000 cost one controller: memory, time, requests (FRESHET=… for another binary)
+	@EXPERIMENTS=$(EXPERIMENTS) $(SUITE) scale
 
 lint: setup ## rustfmt --check, clippy -D warnings, the rooms' arrows, licences, bans and sources
 	@$(SUITE) test lint rooms supply

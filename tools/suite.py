@@ -424,10 +424,20 @@ def bench(suite: Suite) -> int:
     return 0
 
 
+def scale(suite: Suite) -> int:
+    """What many Experiments cost one controller. FRESHET, or the development binary."""
+    outcomes = [] if "FRESHET" in os.environ else [timed("build", lambda: suite.compile("build", ["cargo", "build", "--locked", "--bin", "freshet"]))]
+    if any(o.failed for o in outcomes):
+        return finish(outcomes, suite.logs)
+    env = {"FRESHET": str(TARGET / "debug" / "freshet")} | os.environ
+    command = [str(suite.pythons()[0]), "-m", "benches.scale", os.environ.get("EXPERIMENTS") or "1000"]
+    return subprocess.run(command, cwd=ROOT, env=env).returncode
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--logs", type=Path, default=ROOT / "build")
-    parser.add_argument("what", choices=["test", "build", "soak", "bench"])
+    parser.add_argument("what", choices=["test", "build", "soak", "bench", "scale"])
     parser.add_argument("worlds", nargs="*")
     parser.add_argument("--full", action="store_true")
     a = parser.parse_args()
@@ -435,7 +445,7 @@ def main() -> int:
     suite = Suite(a.logs, a.full or a.what == "soak")
     if a.what == "test":
         return test(suite, a.worlds)
-    return {"build": build, "soak": soak, "bench": bench}[a.what](suite)
+    return {"build": build, "soak": soak, "bench": bench, "scale": scale}[a.what](suite)
 
 
 if __name__ == "__main__":

@@ -171,3 +171,25 @@ async fn an_endpoint_inside_the_cluster_is_refused_unless_it_is_allowed() {
     cluster.apply(&experiment(ns, "maze", &spec));
     wait_for(cluster, ns, "maze", "Ready", "NotAllowed");
 }
+
+#[tokio::test]
+async fn edits_are_seen_after_etcd_forgot_what_the_watch_had_seen() {
+    let cluster = Cluster::control_plane();
+    cluster.apply_crds();
+    let ns = "yew-compacted";
+    cluster.namespace(ns);
+    let controller = Controller::start(&cluster, ns, &json!({}));
+    let spec = json!({ "table": { "uri": "s3://somebody-elses/prefix" } });
+    cluster.apply(&experiment(ns, "before", &spec));
+    wait_for(&cluster, ns, "before", "Ready", "NotAllowed");
+    // Revisions that the watch is not told of, for they are of other kinds.
+    for n in 0..5 {
+        cluster.namespace(&format!("elder-{n}"));
+    }
+    cluster.stop_apiserver();
+    cluster.compact_etcd();
+    cluster.start_apiserver();
+    cluster.apply(&experiment(ns, "after", &spec));
+    wait_for(&cluster, ns, "after", "Ready", "NotAllowed");
+    assert_eq!(controller.end(), Some(0));
+}
