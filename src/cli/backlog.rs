@@ -4,7 +4,7 @@
 //! zero for what is unknown.
 
 use freshet::engine::LOOK_WITHIN;
-use freshet::table::{Observation, Pending, ShardView, Tracker};
+use freshet::table::{Observation, ShardView, Tracker, total};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -46,10 +46,6 @@ fn time(t: Option<Timestamp>) -> Option<String> {
     t.map(|t| t.to_string())
 }
 
-fn sum(pending: &[Pending], of: fn(&Pending) -> Option<u64>) -> Option<u64> {
-    pending.iter().map(of).sum()
-}
-
 /// The answer for programs; what is unknown is null.
 fn document(uri: &str, seen: &Observation) -> Value {
     let shards: Vec<Value> = seen.shards.iter().map(shard).collect();
@@ -77,8 +73,8 @@ fn shard(s: &ShardView) -> Value {
     json!({
         "shard": s.shard,
         "pending": s.pending.len(),
-        "rows": sum(&s.pending, |p| p.rows),
-        "bytes": sum(&s.pending, |p| p.bytes),
+        "rows": total(&s.pending, |p| p.rows),
+        "bytes": total(&s.pending, |p| p.bytes),
         "oldest": time(s.pending.first().and_then(|p| p.flushed_at)),
         "watermark": s.watermark,
         "currentGeneration": s.current_generation,
@@ -117,8 +113,8 @@ fn text(uri: &str, seen: &Observation) -> String {
             "{:<36}  {:>8} {:>10} {:>11}  {:<26} {:>9} {:>7} {:>6}\n",
             s.shard.to_string(),
             s.pending.len(),
-            count(sum(&s.pending, |p| p.rows)),
-            bytes(sum(&s.pending, |p| p.bytes)),
+            count(total(&s.pending, |p| p.rows)),
+            bytes(total(&s.pending, |p| p.bytes)),
             oldest.chars().take(26).collect::<String>(),
             s.watermark,
             s.current_generation,

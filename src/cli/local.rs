@@ -143,6 +143,6 @@ pub fn failure(e: local::Error) -> Failure {
         local::Error::AddressInUse(_) | local::Error::Address(..) => {
             Failure::new(USAGE, e.to_string())
         }
-        local::Error::Server(_) => Failure::other(e.to_string()),
+        local::Error::Server(_) | local::Error::Engine => Failure::other(e.to_string()),
     }
 }

@@ -255,7 +255,9 @@ fn planned_text(named: &Named, seen: &Observation, chunks: &[Vec<Taken>]) -> Str
         chunks.len()
     );
     for (n, taken) in chunks.iter().enumerate() {
-        let bytes = taken.iter().map(|t| t.bytes).sum();
+        let bytes = taken
+            .iter()
+            .fold(0u64, |sum, t| sum.saturating_add(t.bytes));
         out.push_str(&format!(
             "commit {}: {} generations, {}\n",
             n + 1,

@@ -277,6 +277,7 @@ impl Shell {
             tokio::select! {
                 () = stop.cancelled() => break Ok(()),
                 _ = watches.join_next() => break Err(Error::Ended("a watch")),
+                () = ended(self.engine.as_ref()) => break Err(Error::Ended("the engine")),
                 _ = tick.tick() => {}
                 () = sleep_until(pace.next().into()), if stirred => {}
                 changed = leads.changed() => if changed.is_err() {
@@ -403,6 +404,14 @@ impl Shell {
             }
             (_, same) => self.engine = same,
         }
+    }
+}
+
+/// Ends when the engine does by itself.
+async fn ended(engine: Option<&(Engine, watch::Receiver<Statuses>)>) {
+    match engine {
+        Some((engine, _)) => engine.ended().await,
+        None => std::future::pending().await,
     }
 }
 

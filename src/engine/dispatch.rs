@@ -56,6 +56,8 @@ pub struct Engine {
     statuses: watch::Receiver<Statuses>,
     stop: CancellationToken,
     kill: CancellationToken,
+    /// Cancelled as the task ends, however it does.
+    gone: CancellationToken,
     task: JoinHandle<()>,
 }
 
@@ -83,12 +85,18 @@ impl Engine {
             halved: Instant::now(),
             clock: Timestamp::MIN,
         };
+        let gone = CancellationToken::new();
+        let ended = gone.clone().drop_guard();
         Self {
             events,
             statuses,
             stop,
             kill,
-            task: tokio::spawn(dispatcher.run(heard)),
+            task: tokio::spawn(async move {
+                let _ended = ended;
+                dispatcher.run(heard).await;
+            }),
+            gone,
         }
     }
 
@@ -106,6 +114,12 @@ impl Engine {
     /// What is known of every table, now and whenever it changes.
     pub fn statuses(&self) -> watch::Receiver<Statuses> {
         self.statuses.clone()
+    }
+
+    /// Ends when the engine does by itself, which is a defect: nothing is kept fresh from then on, and whoever runs it has to
+    /// end, too, for somebody to start it anew.
+    pub async fn ended(&self) {
+        self.gone.cancelled().await;
     }
 
     /// Stops: no new work; what runs gets a short grace and is dropped then, which commits all of it or nothing.
@@ -402,7 +416,8 @@ impl Dispatcher {
             self.start(work, now);
         }
         let used = self.entries.values().flat_map(|e| &e.view.running);
-        let used: u64 = used.chain(&self.budgets.elsewhere).map(|r| r.bytes).sum();
+        let used = used.chain(&self.budgets.elsewhere).map(|r| r.bytes);
+        let used = used.fold(0, u64::saturating_add);
         self.metrics
             .set_budget(self.config.real_bytes(used), self.config.memory_bytes);
         let wake = plan.wake_at.map(|wake| {
@@ -520,5 +535,20 @@ fn log_change(table: &TableId, before: Option<&plan::WhyNotNow>, now: &plan::Why
         tracing::warn!(table = %table.0, reason = now.reason.as_str(), "{}", now.message);
     } else if was.is_some_and(|was| !quiet(was)) {
         tracing::info!(table = %table.0, reason = now.reason.as_str(), "work goes on");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::StoresConfig;
+
+    #[tokio::test]
+    async fn an_engine_that_died_is_noticed_by_whoever_runs_it() {
+        let stores = Arc::new(Stores::new(StoresConfig::default()));
+        let engine = Engine::start(Config::default(), stores, Arc::new(Metrics::new()));
+        engine.task.abort();
+        engine.ended().await;
+        engine.stop().await;
     }
 }

@@ -3,7 +3,7 @@
 //! Lives here: starting both, following the manifests, and stopping in order. May use: this room's parts, `engine`,
 //! `server`, `telemetry`. Must never come in: signals and exit codes (the command line's).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::catalog::Book;
 use super::secrets::{self, Stamp};
 use super::specs::{Ready, ready};
 use super::watch::{Said, Watch};
-use crate::api::{Defaults, Experiment};
+use crate::api::{Defaults, Experiment, TableIdentity};
 use crate::engine::{Config, Engine};
 use crate::server::{self, Server};
 use crate::table::{Stores, StoresConfig};
@@ -67,6 +67,11 @@ pub enum Error {
     /// The server ended by itself.
     #[error("the server ended: {0}")]
     Server(std::io::Error),
+    /// The engine ended by itself.
+    #[error(
+        "the engine ended by itself, and no table is kept fresh without it; start it again, and report what the log says"
+    )]
+    Engine,
 }
 
 impl Error {
@@ -77,6 +82,7 @@ impl Error {
             Error::AddressInUse(_) => "AddressInUse",
             Error::Address(..) => "BadAddress",
             Error::Server(_) => "ServerEnded",
+            Error::Engine => "EngineEnded",
         }
     }
 }
@@ -124,6 +130,7 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let ended = loop {
         tokio::select! {
             () = stop.cancelled() => break Ok(()),
+            () = engine.ended() => break Err(Error::Engine),
             served = &mut serving => break match served {
                 Ok(Ok(())) => Ok(()),
                 Ok(Err(e)) => Err(Error::Server(e)),
@@ -238,12 +245,17 @@ impl Follower {
     /// Every experiment by its name, ready or with what it lacks.
     fn each(&self) -> Vec<(String, Result<Ready, String>)> {
         let secrets = self.options.secrets.as_deref();
-        let mut names = std::collections::BTreeSet::new();
+        let (mut names, mut tables) = (BTreeSet::new(), BTreeSet::new());
         let all = self.options.tables.iter().chain(&self.read);
         all.map(|e| {
             let name = e.metadata.name.clone().unwrap_or_default();
             if !names.insert(name.clone()) {
                 let why = "it is named twice, by --table and by a manifest; rename one";
+                return (name, Err(why.into()));
+            }
+            let table = TableIdentity::of(&e.spec.table).ok();
+            if table.is_some_and(|table| !tables.insert(table)) {
+                let why = "its table is named twice, by --table and by a manifest; remove one";
                 return (name, Err(why.into()));
             }
             let made = ready(e, &self.options.defaults, secrets);

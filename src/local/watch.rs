@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use super::manifests::{Loaded, Problem, load};
-use crate::api::Experiment;
+use crate::api::{Experiment, TableIdentity};
 
 /// Size and time of writing of every file.
 type Look = BTreeMap<PathBuf, (u64, Option<SystemTime>)>;
@@ -21,6 +21,26 @@ pub struct Watch {
     /// What every file last said that was right.
     good: BTreeMap<PathBuf, Vec<Experiment>>,
     seen: Look,
+    /// Who had which name and which table when it was last read.
+    had: BTreeSet<Claim>,
+}
+
+/// That an experiment of a file has a name and a table.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim {
+    file: PathBuf,
+    name: String,
+    table: Option<TableIdentity>,
+}
+
+impl Claim {
+    fn of(file: &Path, experiment: &Experiment) -> Self {
+        Self {
+            file: file.to_owned(),
+            name: experiment.metadata.name.clone().unwrap_or_default(),
+            table: TableIdentity::of(&experiment.spec.table).ok(),
+        }
+    }
 }
 
 /// What the manifests say now.
@@ -42,6 +62,7 @@ impl Watch {
             paths,
             good: BTreeMap::new(),
             seen: Look::new(),
+            had: BTreeSet::new(),
         }
     }
 
@@ -69,16 +90,51 @@ impl Watch {
             }
         }
         self.good = good;
-        let mut names = BTreeSet::new();
-        let all = self.good.values().flatten();
-        // A kept state may name what another file has taken over since: the first keeps the name.
-        let all = all.filter(|e| names.insert(e.metadata.name.clone()));
+        let mut problems = loaded.problems;
+        let experiments = self.claimed(&mut problems);
         Said {
-            experiments: all.cloned().collect(),
-            problems: loaded.problems,
+            experiments,
+            problems,
             notes: loaded.notes,
             kept,
         }
+    }
+
+    /// Every experiment that has its name and its table to itself. Whoever had them keeps them: a new file beside one that is
+    /// suspended, or broken for a moment, may not take its table over.
+    fn claimed(&mut self, problems: &mut Vec<Problem>) -> Vec<Experiment> {
+        let all = self.good.iter();
+        let all = all.flat_map(|(file, of)| of.iter().map(move |e| (file, e)));
+        let (old, new): (Vec<_>, Vec<_>) =
+            all.partition(|(file, e)| self.had.contains(&Claim::of(file, e)));
+        let (mut names, mut tables) = (BTreeSet::new(), BTreeSet::new());
+        let (mut had, mut experiments) = (BTreeSet::new(), vec![]);
+        for (file, e) in old.into_iter().chain(new) {
+            let claim = Claim::of(file, e);
+            let taken = match &claim.table {
+                _ if names.contains(&claim.name) => "name",
+                Some(table) if tables.contains(table) => "table",
+                _ => {
+                    names.insert(claim.name.clone());
+                    tables.extend(claim.table.clone());
+                    had.insert(claim);
+                    experiments.push(e.clone());
+                    continue;
+                }
+            };
+            let name = claim.name;
+            problems.push(Problem {
+                file: file.clone(),
+                line: 0,
+                column: 0,
+                field: String::new(),
+                message: format!(
+                    "the Experiment {name} is left out: its {taken} is another file's already; remove one of the two"
+                ),
+            });
+        }
+        self.had = had;
+        experiments
     }
 
     fn look(&self) -> Look {
@@ -138,6 +194,36 @@ mod tests {
         let mended = watch.changed(false).unwrap();
         assert_eq!(target(&mended), "4s");
         assert!(mended.kept.is_empty());
+    }
+
+    #[test]
+    fn a_new_file_does_not_take_over_the_table_of_a_suspended_experiment() {
+        let dir = tempfile::tempdir().unwrap();
+        let idle = manifest("30s").replace("spec:\n", "spec:\n  suspend: true\n");
+        fs::write(dir.path().join("idle.yaml"), &idle).unwrap();
+        let mut watch = Watch::new(vec![dir.path().to_owned()]);
+        assert_eq!(watch.changed(true).unwrap().experiments.len(), 1);
+        // Its name is another and comes first.
+        let dup = manifest("4s").replace("name: maze", "name: alder");
+        fs::write(dir.path().join("dup.yaml"), dup).unwrap();
+        let alone = |said: &Said| {
+            let names = said.experiments.iter().map(|e| e.metadata.name.clone());
+            assert_eq!(names.collect::<Vec<_>>(), [Some("maze".to_owned())]);
+            assert!(said.experiments[0].spec.suspend);
+        };
+        let both = watch.changed(false).unwrap();
+        alone(&both);
+        let said: Vec<String> = both.problems.iter().map(ToString::to_string).collect();
+        assert!(
+            said.iter().any(|p| p.contains("alder is left out")),
+            "{said:?}"
+        );
+        // Nor while the file that has it is broken.
+        fs::write(dir.path().join("idle.yaml"), idle.replace("30s", "soon")).unwrap();
+        alone(&watch.changed(false).unwrap());
+        fs::remove_file(dir.path().join("idle.yaml")).unwrap();
+        let left = watch.changed(false).unwrap();
+        assert_eq!(left.experiments[0].metadata.name.as_deref(), Some("alder"));
     }
 
     #[test]

@@ -134,7 +134,10 @@ pub(crate) async fn facts(
         .await
         .map_err(|e| Error::store("read a generation's manifest", e))?;
     let manifest = decode(generation, &bytes)?;
-    let sum = |f: fn(&lance_table::format::Fragment) -> u64| manifest.fragments.iter().map(f).sum();
+    let sum = |f: fn(&lance_table::format::Fragment) -> u64| {
+        let all = manifest.fragments.iter().map(f);
+        all.fold(0, u64::saturating_add)
+    };
     Ok(Facts {
         flushed_at,
         physical_rows: sum(|f| f.physical_rows.unwrap_or(0) as u64),
@@ -149,7 +152,7 @@ pub(crate) async fn facts(
                 .iter()
                 .filter_map(|d| d.file_size_bytes.get())
                 .map(u64::from)
-                .sum()
+                .fold(0, u64::saturating_add)
         }),
         manifest: bytes,
     })

@@ -51,7 +51,7 @@ pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
 pub use known::Known;
 pub use merge::{Limits, Merged, Outcome};
-pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
+pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker, total};
 pub use read::{
     Page, PageMemory, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
 };

@@ -119,6 +119,18 @@ const GROWTH: u64 = 4;
 /// What a row costs beyond its data while it is held.
 const ROW_OVERHEAD: u64 = 64;
 
+/// What a generation's rows are thought to hold. Its figures are what files say: any number.
+fn held(generation: &Generation, facts: &Facts) -> u64 {
+    let growth = if generation.bytes.is_some() {
+        1
+    } else {
+        GROWTH
+    };
+    let data = facts.data_bytes.saturating_mul(growth);
+    let rows = facts.physical_rows.saturating_mul(ROW_OVERHEAD);
+    generation.bytes.unwrap_or(0).max(data).saturating_add(rows)
+}
+
 /// Estimates a chunk.
 pub(crate) fn estimate<'a>(
     chunk: impl IntoIterator<Item = (&'a Generation, &'a Facts)>,
@@ -126,21 +138,8 @@ pub(crate) fn estimate<'a>(
     chunk.into_iter().fold(
         Estimate { rows: 0, bytes: 0 },
         |sum, (generation, facts)| Estimate {
-            rows: sum.rows + facts.physical_rows,
-            bytes: sum.bytes
-                + generation
-                    .bytes
-                    .unwrap_or(0)
-                    .max(
-                        facts
-                            .data_bytes
-                            .saturating_mul(if generation.bytes.is_some() {
-                                1
-                            } else {
-                                GROWTH
-                            }),
-                    )
-                + facts.physical_rows * ROW_OVERHEAD,
+            rows: sum.rows.saturating_add(facts.physical_rows),
+            bytes: sum.bytes.saturating_add(held(generation, facts)),
         },
     )
 }

@@ -83,6 +83,16 @@ pub struct Observation {
     pub anomalies: Vec<Anomaly>,
 }
 
+/// The sum of a figure of generations; `None` where any is unknown. A figure is what a manifest says, so it may be any number,
+/// and a sum of such stays at the largest.
+pub fn total<'a>(
+    pending: impl IntoIterator<Item = &'a Pending>,
+    of: fn(&Pending) -> Option<u64>,
+) -> Option<u64> {
+    let mut all = pending.into_iter();
+    all.try_fold(0u64, |sum, p| Some(sum.saturating_add(of(p)?)))
+}
+
 impl Observation {
     /// Pending generations.
     pub fn pending_generations(&self) -> usize {
@@ -91,20 +101,12 @@ impl Observation {
 
     /// Pending rows; `None` where any generation's are unknown.
     pub fn pending_rows(&self) -> Option<u64> {
-        self.shards
-            .iter()
-            .flat_map(|s| &s.pending)
-            .map(|p| p.rows)
-            .sum()
+        total(self.shards.iter().flat_map(|s| &s.pending), |p| p.rows)
     }
 
     /// Pending bytes; `None` where any generation's are unknown.
     pub fn pending_bytes(&self) -> Option<u64> {
-        self.shards
-            .iter()
-            .flat_map(|s| &s.pending)
-            .map(|p| p.bytes)
-            .sum()
+        total(self.shards.iter().flat_map(|s| &s.pending), |p| p.bytes)
     }
 
     /// Generations that the shards' writers have ever flushed.
