@@ -306,6 +306,19 @@ class Suite:
         return python
 
 
+def own_the_build():
+    """All clones build into one folder, and cargo tells their crates apart by the times of files alone: where another clone
+    built last, what it built would be taken for this one's. So this clone's sources become newer."""
+    owner = TARGET / "built-from"
+    if owner.exists() and owner.read_text() == str(ROOT):
+        return
+    for folder in ("src", "tests", "benches"):
+        for file in (ROOT / folder).rglob("*.rs"):
+            file.touch()
+    TARGET.mkdir(parents=True, exist_ok=True)
+    owner.write_text(str(ROOT))
+
+
 def cargo_progress(line: str, state: dict) -> str | None:
     """Counts crates of cargo's JSON messages; keeps what a person reads."""
     if not line.startswith("{"):
@@ -442,6 +455,7 @@ def main() -> int:
     parser.add_argument("--full", action="store_true")
     a = parser.parse_args()
     a.logs.mkdir(parents=True, exist_ok=True)
+    own_the_build()
     suite = Suite(a.logs, a.full or a.what == "soak")
     if a.what == "test":
         return test(suite, a.worlds)

@@ -40,7 +40,7 @@ pub struct Args {
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:8081")]
     health_address: SocketAddr,
     /// Memory that all merges together may use.
-    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::budget)]
     budget: u64,
     /// How often each table is looked at; 1s, or what the configuration says.
     #[arg(long, value_name = "DURATION", value_parser = poll)]

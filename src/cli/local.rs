@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     secrets: Option<PathBuf>,
     /// Memory that all merges together may use.
-    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::budget)]
     budget: u64,
     /// How logs and the line that says that it is up are written.
     #[arg(short, long, value_enum, default_value = "text")]

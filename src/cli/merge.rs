@@ -34,7 +34,7 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "256Mi", value_parser = size::parse)]
     max_bytes: u64,
     /// Memory that a merge may use; a larger chunk is streamed.
-    #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = size::parse)]
+    #[arg(long, value_name = "SIZE", default_value = "512Mi", value_parser = size::budget)]
     budget: u64,
     /// Take merged generations out of the shards' manifests at the end. Readers that opened the base before the merge
     /// see them no more then; leave it out while there are any.

@@ -14,6 +14,17 @@ pub fn parse(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The least memory that merges work in. With less, a table is read over and over.
+const LEAST_BUDGET: u64 = 1 << 20;
+
+/// Reads a memory budget.
+pub fn budget(text: &str) -> Result<u64, String> {
+    match parse(text)? {
+        bytes if bytes >= LEAST_BUDGET => Ok(bytes),
+        _ => Err("it must be at least 1Mi, as in 256Mi".into()),
+    }
+}
+
 /// Bytes for people: `1.5 MiB`.
 pub fn show(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];

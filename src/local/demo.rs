@@ -354,28 +354,31 @@ impl Folder {
             ours: dir.is_none(),
             path,
         };
-        folder.prepare().map_err(|e| match e {
-            Some(source) => Error::Folder {
-                path: folder.path.clone(),
-                source,
-            },
-            None => Error::NotOurs(folder.path.join(NAME)),
-        })?;
+        folder.prepare()?;
         Ok(folder)
     }
 
-    /// An empty place for the table. `None` where something is there that no demo made.
-    fn prepare(&self) -> Result<(), Option<std::io::Error>> {
-        std::fs::create_dir_all(&self.path)?;
+    /// An empty place for the table.
+    fn prepare(&self) -> Result<(), Error> {
+        let unusable = |source| Error::Folder {
+            path: self.path.clone(),
+            source,
+        };
+        std::fs::create_dir_all(&self.path).map_err(unusable)?;
         let (mark, table) = (self.path.join(MARK), PathBuf::from(self.table()));
+        // The folder of a table is no place for another.
+        let versions = self.path.join("_versions");
+        if versions.exists() {
+            return Err(Error::NotOurs(versions));
+        }
         if table.exists() {
             if !mark.exists() {
-                return Err(None);
+                return Err(Error::NotOurs(table));
             }
-            std::fs::remove_dir_all(&table)?;
+            std::fs::remove_dir_all(&table).map_err(unusable)?;
         }
-        std::fs::write(mark, "made by `freshet demo`; its table may be replaced\n")?;
-        Ok(())
+        let said = "made by `freshet demo`; its table may be replaced\n";
+        std::fs::write(mark, said).map_err(unusable)
     }
 
     fn table(&self) -> String {
@@ -408,6 +411,17 @@ mod tests {
             Err(Error::NotOurs(_))
         ));
         assert!(table.exists());
+    }
+
+    #[test]
+    fn no_demo_is_made_inside_of_a_table() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("_versions")).unwrap();
+        assert!(matches!(
+            Folder::make(Some(dir.path())),
+            Err(Error::NotOurs(_))
+        ));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }
 
     #[test]
