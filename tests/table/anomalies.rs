@@ -388,3 +388,22 @@ async fn what_cannot_be_read_is_unknown_and_not_zero() {
     assert_eq!(observation.pending_bytes(), None);
     assert!(observation.oldest().is_some());
 }
+
+#[tokio::test]
+async fn generations_that_claim_more_than_any_memory_overflow_nothing_and_are_merged() {
+    let mut t = two_generations().await;
+    rewrite(&t, |m| {
+        for sstable in &mut m.sstables {
+            sstable.physical_rows = Some(u64::MAX);
+            sstable.in_memory_bytes = Some(u64::MAX);
+        }
+    })
+    .await;
+    t.close().await;
+    let mut m = Merger::open(&t.uri).await;
+    let (observation, _) = m.observe().await;
+    assert_eq!(observation.pending_bytes(), Some(u64::MAX));
+    assert_eq!(observation.pending_rows(), Some(u64::MAX));
+    m.merge_all(9).await;
+    assert_eq!(t.verdict().await, Default::default());
+}
