@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
 use freshet::engine::{Caps, Sweep, Swept, Taken, Wish};
 use freshet::table::{AnomalyKind, Observation, Table};
 use serde_json::{Value, json};
@@ -40,20 +39,21 @@ pub struct Args {
     /// see them no more then; leave it out while there are any.
     #[arg(long)]
     drain: bool,
-    /// Say that an anomaly is as it should be, and merge over it.
-    #[arg(long, value_enum, value_name = "REASON")]
-    acknowledge: Vec<Acknowledged>,
+    /// Say that an anomaly is as it should be, and merge over it. Only WentBack can be.
+    #[arg(long, value_name = "REASON", value_parser = acknowledged)]
+    acknowledge: Vec<AnomalyKind>,
     /// How the answer is written.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Output,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Acknowledged {
-    #[value(name = "WentBack")]
-    WentBack,
-    #[value(name = "WatermarkAhead")]
-    WatermarkAhead,
+/// The anomaly that a person acknowledges.
+fn acknowledged(word: &str) -> Result<AnomalyKind, String> {
+    match word {
+        "WentBack" => Ok(AnomalyKind::WentBack),
+        "WatermarkAhead" => Err("it cannot be acknowledged, for nothing says which rows of the shard the base holds; write the rows of its generations again under a new shard id, then remove the directory of the shard".into()),
+        _ => Err("only WentBack can be acknowledged".into()),
+    }
 }
 
 /// The longest time of one attempt.
@@ -98,10 +98,6 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 
 impl Args {
     fn wish(&self) -> Wish {
-        let kind = |a: &Acknowledged| match a {
-            Acknowledged::WentBack => AnomalyKind::WentBack,
-            Acknowledged::WatermarkAhead => AnomalyKind::WatermarkAhead,
-        };
         Wish {
             until_fresh: self.until_fresh,
             caps: Caps {
@@ -111,7 +107,7 @@ impl Args {
             budget_bytes: self.budget,
             attempt: ATTEMPT,
             drain: self.drain,
-            acknowledged: self.acknowledge.iter().map(kind).collect(),
+            acknowledged: self.acknowledge.clone(),
         }
     }
 

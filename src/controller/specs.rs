@@ -69,12 +69,10 @@ fn policy(e: &Effective) -> Policy {
 /// The anomalies that a person acknowledged. Names that are none, or that nobody may acknowledge, count for nothing.
 fn acknowledged(experiment: &Experiment) -> Vec<AnomalyKind> {
     let said = annotation(experiment, ACKNOWLEDGE).unwrap_or_default();
-    let kinds = [AnomalyKind::WentBack, AnomalyKind::WatermarkAhead];
     let named = |k: &AnomalyKind| said.split(',').any(|word| word.trim() == k.reason());
+    let mut kinds = vec![AnomalyKind::WentBack];
+    kinds.retain(named);
     kinds
-        .into_iter()
-        .filter(|k| k.can_be_acknowledged() && named(k))
-        .collect()
 }
 
 /// An annotation's value.
@@ -106,7 +104,8 @@ mod tests {
             },
         );
         experiment.metadata.namespace = Some("alder".into());
-        let said = BTreeMap::from([(ACKNOWLEDGE.into(), "WentBack, Quarantined,Nonsense".into())]);
+        let words = "WentBack, WatermarkAhead,Quarantined,Nonsense";
+        let said = BTreeMap::from([(ACKNOWLEDGE.into(), words.into())]);
         experiment.metadata.annotations = Some(said);
         let effective =
             Effective::resolve(&experiment.spec, &Defaults::default(), &Limits::default());

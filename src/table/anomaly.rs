@@ -8,7 +8,8 @@ use uuid::Uuid;
 /// Kinds of what is not as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AnomalyKind {
-    /// A watermark at or past the shard's own counter: the shard was made again, or somebody marked too much.
+    /// A watermark at or past the shard's own counter, or older than what it says is merged: the shard was made again, or
+    /// somebody marked too much.
     WatermarkAhead,
     /// A watermark below one that was seen before, or that a retained version still holds.
     WentBack,
@@ -58,9 +59,10 @@ impl AnomalyKind {
         )
     }
 
-    /// Whether a person may say that it is as it should be.
+    /// Whether a person may say that it is as it should be. `WatermarkAhead` never: a watermark only rises, so that what
+    /// such a shard flushes up to it would count as merged, and be deleted, without ever having been.
     pub fn can_be_acknowledged(self) -> bool {
-        matches!(self, Self::WentBack | Self::WatermarkAhead)
+        matches!(self, Self::WentBack)
     }
 }
 

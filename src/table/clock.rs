@@ -2,7 +2,8 @@
 //!
 //! Lives here: `StoreClock`, by which ages of what others wrote are told. It stands still while nobody writes, so waits go
 //! by it or by monotonic time since this process saw a thing, whichever is over first (contract 10). May use: jiff.
-//! Never: this machine's wall time, which may differ from the store's by any amount.
+//! Never: an age by this machine's wall time, which may differ from the store's by any amount. It only bounds: a file with a
+//! time that is yet to come has a wrong time and makes nothing else old.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,8 +22,16 @@ impl StoreClock {
         Self::default()
     }
 
-    /// Takes note of a time that the store put on an object.
+    /// Takes note of a time that the store put on an object. One that is yet to come by this machine's clock is passed over:
+    /// where the store is ahead of it, the clock lags for that, and waits get longer, never shorter.
     pub fn saw(&self, at: Timestamp) {
+        self.saw_at(at, Timestamp::now());
+    }
+
+    fn saw_at(&self, at: Timestamp, now: Timestamp) {
+        if at > now {
+            return;
+        }
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         *newest = (*newest).max(Some(at));
     }
@@ -56,5 +65,16 @@ mod tests {
         clock.saw(at(10));
         assert_eq!(clock.age(at(5)), Duration::from_secs(15));
         assert_eq!(clock.age(at(50)), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_time_that_is_yet_to_come_makes_nothing_old() {
+        let (clock, now) = (StoreClock::new(), at(100));
+        clock.saw_at(at(4_000_000_000), now);
+        assert_eq!(clock.age(at(5)), Duration::ZERO);
+        clock.saw_at(at(90), now);
+        clock.saw_at(at(101), now);
+        assert_eq!(clock.age(at(5)), Duration::from_secs(85));
+        assert_eq!(clock.age(at(4_000_000_000)), Duration::ZERO);
     }
 }

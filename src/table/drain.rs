@@ -17,6 +17,7 @@ use super::base::{Table, details, watermarks};
 use super::error::{Error, Result};
 use super::generation::Generation;
 use super::shard;
+use super::snapshot::misnamed;
 use super::steps::reach;
 
 /// What a drain took out of a shard's manifest.
@@ -62,6 +63,10 @@ impl Table {
                 true => vec![],
                 false => leaving(&current, through),
             };
+            if let Some(bad) = gone.iter().find(|g| !g.is_named()) {
+                let what = misnamed(bad.number);
+                return Err(Error::UnsupportedManifest { shard, what });
+            }
             let none = Drained {
                 manifest_version: current.version,
                 at: Timestamp::now(),

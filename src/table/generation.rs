@@ -24,18 +24,21 @@ use lance_file::versions::reader_projection_from_field_ids;
 use lance_index::mem_wal::SsTable;
 use lance_io::ReadBatchParams;
 use lance_io::object_store::ObjectStore;
-use lance_table::format::{DataFile, Manifest, pb};
+use lance_table::format::DataFile;
 use lance_table::io::deletion::read_deletion_file;
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectStoreExt as _};
-use prost::Message;
 use uuid::Uuid;
 
 use super::error::{Error, Result, is_io};
 use super::file::{Fetch, open_file};
 use super::shard::timestamp;
+use super::survey::generation_number;
 
+mod manifest;
 mod take;
+
+use manifest::{decode, open_dataset};
 
 /// A generation as its shard's manifest lists it. The path identifies it: numbers recur.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -67,6 +70,12 @@ impl Generation {
     /// Its directory in the table's store.
     pub(crate) fn dir(&self, table: &Path) -> Path {
         shard_base_path(table, &self.shard).join(self.path.as_str())
+    }
+
+    /// Whether its path is a name that Lance gives to this generation: a manifest is input, and nothing else is opened,
+    /// drained or deleted because it lists it (contract 21).
+    pub(crate) fn is_named(&self) -> bool {
+        generation_number(&self.path) == Some(self.number)
     }
 
     pub(crate) fn unreadable(&self, what: impl Into<String>) -> Error {
@@ -119,6 +128,9 @@ pub(crate) async fn facts(
     table: &Path,
     generation: &Generation,
 ) -> Result<Facts> {
+    if !generation.is_named() {
+        return Err(generation.unreadable("its directory has no name of a generation"));
+    }
     let path = lance_table::io::commit::ManifestNamingScheme::V2
         .manifest_path(&generation.dir(table), VERSION);
     let got = match store.inner.get(&path).await {
@@ -158,28 +170,6 @@ pub(crate) async fn facts(
     })
 }
 
-/// A manifest file's message: length-prefixed at the position that the file's last 16 bytes name.
-fn decode(generation: &Generation, file: &Bytes) -> Result<Manifest> {
-    let broken = || generation.unreadable("its manifest is broken");
-    let end = file.len().checked_sub(16).ok_or_else(broken)?;
-    if !file.ends_with(b"LANC") {
-        return Err(broken());
-    }
-    let word = |at: usize| -> Option<u64> {
-        Some(u64::from_le_bytes(file.get(at..at + 8)?.try_into().ok()?))
-    };
-    let start = word(end).ok_or_else(broken)? as usize;
-    let size = file
-        .get(start..start.saturating_add(4))
-        .and_then(|b| b.try_into().ok())
-        .map(u32::from_le_bytes);
-    let message = size
-        .and_then(|n| file.get(start + 4..start + 4 + n as usize))
-        .ok_or_else(broken)?;
-    let proto = pb::Manifest::decode(message).map_err(|_| broken())?;
-    Manifest::try_from(proto).map_err(|_| broken())
-}
-
 /// A generation that is open for reading.
 pub(crate) struct OpenGeneration {
     pub generation: Generation,
@@ -204,7 +194,7 @@ enum Source {
     Table(Arc<Dataset>),
 }
 
-/// Rows and their offsets in the generation's fragment, ascending.
+/// Rows and their positions in the generation, ascending: offsets in its fragment, counted on over further ones.
 pub(crate) type Rows = (RecordBatch, UInt32Array);
 
 impl OpenGeneration {
@@ -219,10 +209,7 @@ impl OpenGeneration {
         let manifest = decode(generation, &facts.manifest)?;
         let table = base.branch_location().path;
         if !manifest.base_paths.is_empty() {
-            return Err(Error::ForeignBase(format!(
-                "generation {} of shard {}",
-                generation.number, generation.shard
-            )));
+            return Err(generation.foreign());
         }
         if let Some(name) = nested_blob(&manifest.schema) {
             return Err(Error::Unsupported {
@@ -370,10 +357,11 @@ impl OpenGeneration {
             .await
             .map_err(|e| self.generation.wrap("read its rows", e))?;
         let generation = self.generation.clone();
+        let starts = Starts::of(&generation, dataset)?;
         Ok(rows
             .map(move |batch| {
                 let batch = batch.map_err(|e| generation.wrap("read its rows", e))?;
-                split_address(&generation, batch)
+                split_address(&generation, &starts, batch)
             })
             .boxed())
     }
@@ -423,6 +411,13 @@ impl OpenGeneration {
 }
 
 impl Generation {
+    fn foreign(&self) -> Error {
+        Error::ForeignBase(format!(
+            "generation {} of shard {}",
+            self.number, self.shard
+        ))
+    }
+
     /// A Lance error met while reading this generation: the store's kinds stay, all else is the generation's fault.
     pub(crate) fn wrap(&self, doing: &'static str, e: lance::Error) -> Error {
         if !super::error::is_not_found(&e) {
@@ -455,24 +450,6 @@ fn is_plain(file: &DataFile) -> bool {
     file.base_id.is_none() && file.file_major_version >= 2 && !file.column_indices.is_empty()
 }
 
-async fn open_dataset(base: &Dataset, generation: &Generation) -> Result<Dataset> {
-    let uri = format!(
-        "{}/_mem_wal/{}/{}",
-        base.uri().trim_end_matches('/'),
-        generation.shard,
-        generation.path
-    );
-    let mut builder =
-        lance::dataset::builder::DatasetBuilder::from_uri(uri).with_session(base.session());
-    if let Some(params) = base.store_params() {
-        builder = builder.with_store_params(params.clone());
-    }
-    builder
-        .load()
-        .await
-        .map_err(|e| generation.wrap("open it", e))
-}
-
 /// Takes masked rows out of a batch that starts at offset `start`.
 fn unmask(
     generation: &Generation,
@@ -493,19 +470,48 @@ fn unmask(
     ))
 }
 
-/// Splits `_rowaddr` off a scanned batch.
-fn split_address(generation: &Generation, mut batch: RecordBatch) -> Result<Rows> {
+/// Where the rows of each fragment begin, counted over all of them: by that position rows are told apart.
+pub(super) struct Starts(Vec<(u64, u32)>);
+
+impl Starts {
+    pub(super) fn of(generation: &Generation, dataset: &Dataset) -> Result<Self> {
+        let mut next = 0u32;
+        let mut starts = Vec::new();
+        for fragment in dataset.fragments().iter() {
+            starts.push((fragment.id, next));
+            let rows = fragment.physical_rows.and_then(|n| u32::try_from(n).ok());
+            next = rows.and_then(|n| next.checked_add(n)).ok_or_else(|| {
+                generation.unreadable("its fragments do not say how many rows they hold")
+            })?;
+        }
+        Ok(Self(starts))
+    }
+
+    /// The position of the row at an address.
+    fn position(&self, address: u64) -> Option<u32> {
+        let (_, start) = self.0.iter().find(|(id, _)| *id == address >> 32)?;
+        start.checked_add(address as u32)
+    }
+
+    /// The address of the row at a position.
+    pub(super) fn address(&self, position: u32) -> Option<u64> {
+        let after = self.0.partition_point(|(_, start)| *start <= position);
+        let (id, start) = self.0.get(after.checked_sub(1)?)?;
+        Some(id << 32 | u64::from(position - start))
+    }
+}
+
+/// Splits `_rowaddr` off a scanned batch, as positions in the generation.
+fn split_address(generation: &Generation, starts: &Starts, mut batch: RecordBatch) -> Result<Rows> {
     let at = batch
         .schema()
         .index_of("_rowaddr")
         .map_err(|_| generation.unreadable("it shows no row addresses"))?;
     let addresses = batch.remove_column(at);
-    let offsets = addresses
-        .as_primitive::<UInt64Type>()
-        .values()
-        .iter()
-        .map(|a| *a as u32);
-    Ok((batch, UInt32Array::from_iter_values(offsets)))
+    let addresses = addresses.as_primitive::<UInt64Type>().values().iter();
+    let offsets: Option<Vec<u32>> = addresses.map(|a| starts.position(*a)).collect();
+    let offsets = offsets.ok_or_else(|| generation.unreadable("its row addresses are wrong"))?;
+    Ok((batch, UInt32Array::from(offsets)))
 }
 
 #[cfg(test)]

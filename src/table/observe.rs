@@ -20,7 +20,7 @@ use super::generation::{Facts, Generation};
 use super::history::look_back;
 use super::known::Known;
 use super::shard::{self, AT_ONCE, ShardState};
-use super::snapshot::{Listing, ShardPending, Snapshot};
+use super::snapshot::{Listing, ShardPending, Snapshot, misnamed};
 
 /// One pending generation.
 #[derive(Debug, Clone)]
@@ -156,6 +156,8 @@ pub struct Tracker {
     found: shard::Shards,
     states: BTreeMap<Uuid, ShardState>,
     highest: BTreeMap<Uuid, u64>,
+    /// Shards whose watermark was once ahead of them.
+    ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
     pending: BTreeMap<Uuid, Vec<u64>>,
     foreign: BTreeSet<Uuid>,
@@ -329,6 +331,9 @@ impl Tracker {
     }
 
     fn judge(&mut self, snapshot: &Snapshot) -> Vec<Anomaly> {
+        let listed = snapshot.shards.iter().filter(|s| !s.merged.is_empty());
+        let listed: BTreeSet<Uuid> = listed.map(|s| s.state.shard).collect();
+        self.ahead.retain(|shard| listed.contains(shard));
         let mut found = Vec::new();
         let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
             if !self.acknowledged.contains(&kind) {
@@ -341,16 +346,14 @@ impl Tracker {
         };
         let mut acknowledged = BTreeSet::new();
         for s in &snapshot.shards {
-            let (shard, manifest) = (s.state.shard, &s.state.manifest);
-            if s.watermark > 0 && s.watermark >= manifest.current_generation {
-                tell(
-                    AnomalyKind::WatermarkAhead,
-                    Some(shard),
-                    format!(
-                        "the base holds generations of shard {shard} through {}, and the shard has only come to {}: it was made again, or too much was marked; writers should use a new shard id",
-                        s.watermark, manifest.current_generation
-                    ),
-                );
+            let shard = s.state.shard;
+            if s.is_behind_its_mark() {
+                self.ahead.insert(shard);
+            }
+            // It may come past the mark; what it listed up to there is still nowhere else.
+            if self.ahead.contains(&shard) {
+                let message = s.what_is_ahead();
+                tell(AnomalyKind::WatermarkAhead, Some(shard), message);
             }
             if let Some(before) = self
                 .highest
@@ -378,7 +381,13 @@ impl Tracker {
                     ),
                 );
             }
-            if !s.state.supported {
+            if let Some(number) = s.misnamed() {
+                tell(
+                    AnomalyKind::UnsupportedManifest,
+                    Some(shard),
+                    format!("shard {shard}: {}", misnamed(number)),
+                );
+            } else if !s.state.supported {
                 tell(
                     AnomalyKind::UnsupportedManifest,
                     Some(shard),

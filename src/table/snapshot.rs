@@ -104,6 +104,32 @@ impl ShardPending {
         let mut before = None;
         all.into_iter().find(|n| before.replace(*n) == Some(*n))
     }
+
+    /// Whether the base holds generations that the shard has not come to: it was made again, or too much was marked.
+    pub fn is_behind_its_mark(&self) -> bool {
+        self.watermark > 0 && self.watermark >= self.state.manifest.current_generation
+    }
+
+    /// What is said of a shard that was once behind its mark.
+    pub fn what_is_ahead(&self) -> String {
+        format!(
+            "the base holds generations of shard {} through {}, and the shard had not come so far: it was made again, or too much was marked, and nothing says which of its rows the base holds; write the rows of its generations again under a new shard id, then remove the shard's directory",
+            self.state.shard, self.watermark
+        )
+    }
+
+    /// A number that is listed with a directory which is not named as that generation's, if any: it stops the shard.
+    pub fn misnamed(&self) -> Option<u64> {
+        let mut all = self.merged.iter().chain(&self.pending);
+        all.find(|g| !g.is_named()).map(|g| g.number)
+    }
+}
+
+/// What is said of a shard that lists a directory which no writer names so.
+pub(crate) fn misnamed(number: u64) -> String {
+    format!(
+        "its manifest lists a directory for generation {number} whose name is not one that writers give; take the entry out of the manifest by hand, nothing there was read"
+    )
 }
 
 /// One base version plus, per shard, the generations that it does not hold.
@@ -187,6 +213,12 @@ impl Snapshot {
                     what: format!(
                         "it lists two directories for generation {number}; remove the wrong one by hand"
                     ),
+                });
+            }
+            if let Some(number) = found.misnamed() {
+                return Err(Error::UnsupportedManifest {
+                    shard: *shard,
+                    what: misnamed(number),
                 });
             }
             let taken: Vec<_> = found

@@ -132,6 +132,10 @@ impl ReclaimMemory {
 
 impl ShardMemory {
     fn wait(&mut self, path: &str, new: Waiting) {
+        // A manifest may list any string; only a generation's own directory is ever deleted.
+        if generation_number(path) != Some(new.number) {
+            return;
+        }
         self.waiting.entry(path.to_string()).or_insert(new);
     }
 

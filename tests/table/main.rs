@@ -13,6 +13,7 @@ mod contracts;
 mod disk;
 mod evolution;
 mod faults;
+mod hostile;
 mod mergers;
 mod pauses;
 mod reference;

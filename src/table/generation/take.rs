@@ -16,7 +16,7 @@ use lance_file::versions::reader_projection_from_field_ids;
 use lance_io::ReadBatchParams;
 
 use super::super::error::Result;
-use super::{OpenGeneration, Source};
+use super::{OpenGeneration, Source, Starts};
 
 impl OpenGeneration {
     /// The rows at `offsets`, which have to ascend and to be masked nowhere, with the top-level columns of these names.
@@ -64,14 +64,10 @@ impl OpenGeneration {
         offsets: &[u32],
         schema: Schema,
     ) -> Result<RecordBatch> {
-        let fragments = dataset.fragments();
-        let [fragment] = fragments.as_slice() else {
-            return Err(self.generation.unreadable("it has more than one fragment"));
-        };
-        let addresses = offsets
-            .iter()
-            .map(|offset| fragment.id << 32 | u64::from(*offset))
-            .collect();
+        let starts = Starts::of(&self.generation, dataset)?;
+        let addresses: Option<Vec<u64>> = offsets.iter().map(|at| starts.address(*at)).collect();
+        let addresses =
+            addresses.ok_or_else(|| self.generation.unreadable("rows of it are missing"))?;
         let failed = |e| self.generation.wrap("read its rows", e);
         let plan = ProjectionRequest::from_schema(schema)
             .into_projection_plan(dataset.clone())
