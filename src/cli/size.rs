@@ -15,13 +15,13 @@ pub fn parse(text: &str) -> Result<u64, String> {
 }
 
 /// The least memory that merges work in. With less, a table is read over and over.
-const LEAST_BUDGET: u64 = 1 << 20;
+const LEAST_BUDGET: u64 = 4 << 10;
 
 /// Reads a memory budget.
 pub fn budget(text: &str) -> Result<u64, String> {
     match parse(text)? {
         bytes if bytes >= LEAST_BUDGET => Ok(bytes),
-        _ => Err("it must be at least 1Mi, as in 256Mi".into()),
+        _ => Err("it must be at least 4Ki; write it as in 256Mi".into()),
     }
 }
 
