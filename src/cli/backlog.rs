@@ -48,7 +48,9 @@ fn time(t: Option<Timestamp>) -> Option<String> {
 
 /// The answer for programs; what is unknown is null.
 fn document(uri: &str, seen: &Observation) -> Value {
-    let shards: Vec<Value> = seen.shards.iter().map(shard).collect();
+    let shards = seen.shards.iter().map(shard);
+    let unread = seen.unread.iter().map(|f| json!({ "shard": f.shard, "pending": null, "rows": null, "bytes": null, "oldest": null, "watermark": null, "currentGeneration": null, "listed": null }));
+    let shards: Vec<Value> = shards.chain(unread).collect();
     let anomalies: Vec<Value> = seen
         .anomalies
         .iter()
@@ -92,7 +94,7 @@ fn text(uri: &str, seen: &Observation) -> String {
         base.version,
         base.rows,
         base.fragments,
-        seen.pending_generations(),
+        count(seen.pending_generations().map(|n| n as u64)),
         count(seen.pending_rows()),
         bytes(seen.pending_bytes()),
     );
@@ -100,7 +102,7 @@ fn text(uri: &str, seen: &Observation) -> String {
         out.push_str(&format!(", oldest {oldest}"));
     }
     out.push('\n');
-    if !seen.shards.is_empty() {
+    if seen.shard_count() > 0 {
         out.push_str(&format!(
             "\n{:<36}  {:>8} {:>10} {:>11}  {:<26} {:>9} {:>7} {:>6}\n",
             "SHARD", "PENDING", "ROWS", "BYTES", "OLDEST", "WATERMARK", "CURRENT", "LISTED"
@@ -120,6 +122,9 @@ fn text(uri: &str, seen: &Observation) -> String {
             s.current_generation,
             s.pending.len() + s.merged.len(),
         ));
+    }
+    for f in &seen.unread {
+        out.push_str(&format!("{:<36}  {:>8}\n", f.shard.to_string(), "unknown"));
     }
     for a in &seen.anomalies {
         out.push_str(&format!("\n{}: {}\n", a.kind.reason(), a.message));

@@ -181,10 +181,10 @@ fn text(named: &Named, swept: &Swept, took: Duration) -> String {
         .version
         .map_or(String::new(), |v| format!(", base version {v}"));
     let mut out = match swept.generations {
-        0 if swept.left == 0 => format!("{uri}: nothing is pending{version}"),
+        0 if swept.left == Some(0) => format!("{uri}: nothing is pending{version}"),
         0 => format!(
-            "{uri}: nothing was merged, {} generations are pending{version}",
-            swept.left
+            "{uri}: nothing was merged, {} are pending{version}",
+            generations(swept.left)
         ),
         n => format!(
             "{uri}: merged {n} generations in {} commits: {} rows written, {} replaced or deleted, {}{version}, in {:.2} s",
@@ -195,13 +195,20 @@ fn text(named: &Named, swept: &Swept, took: Duration) -> String {
             took.as_secs_f64(),
         ),
     };
-    if swept.generations > 0 && swept.left > 0 {
-        out.push_str(&format!("; {} generations are pending", swept.left));
+    if swept.generations > 0 && swept.left != Some(0) {
+        out.push_str(&format!("; {} are pending", generations(swept.left)));
     }
     if swept.drained > 0 {
         out.push_str(&format!("; drained {}", swept.drained));
     }
     out
+}
+
+/// So many generations, in words; `None` is unknown.
+fn generations(n: Option<usize>) -> String {
+    n.map_or("an unknown number of generations".into(), |n| {
+        format!("{n} generations")
+    })
 }
 
 /// Says what a run would merge.
@@ -240,8 +247,11 @@ fn planned_text(named: &Named, seen: &Observation, chunks: &[Vec<Taken>]) -> Str
     let uri = &named.location.uri;
     if chunks.is_empty() {
         return match seen.pending_generations() {
-            0 => format!("{uri}: nothing is pending\n"),
-            n => format!("{uri}: nothing would be merged, {n} generations are pending\n"),
+            Some(0) => format!("{uri}: nothing is pending\n"),
+            n => format!(
+                "{uri}: nothing would be merged, {} are pending\n",
+                generations(n)
+            ),
         };
     }
     let count = |taken: &[Taken]| taken.iter().map(|t| t.count).sum::<usize>();

@@ -103,7 +103,10 @@ impl Entry {
     /// Takes a look that succeeded and began at `began`.
     pub fn looked(&mut self, seen: Seen, began: Timestamp, now: Timestamp) {
         let observation = &seen.observation;
-        self.quarantine.keep(|q| is_pending(observation, q));
+        // Of a shard that could not be read, nothing is known to have changed.
+        let unread = |shard| observation.unread.iter().any(|f| f.shard == shard);
+        self.quarantine
+            .keep(|q| unread(q.shard) || is_pending(observation, q));
         self.undrained
             .retain(|_, (_, until)| Instant::now() < *until);
         let held = self.undrained.iter().map(|(s, (from, _))| (*s, *from));
@@ -117,7 +120,7 @@ impl Entry {
         };
         let mapped = views::observation(&seen, &with, &mut self.first_seen);
         self.view.looked(mapped);
-        if let Some(left) = seen.left {
+        if let Some(left) = seen.left.filter(|_| observation.unread.is_empty()) {
             let listed = observation.shards.iter().map(|s| s.merged.len() as u64);
             self.leftovers = Some(Leftovers {
                 draining: listed.sum(),
@@ -192,11 +195,11 @@ impl Entry {
             uri: self.held.spec.location.uri.clone(),
             target: self.view.policy.target,
             observed_at: self.view.observation.as_ref().map(|o| o.observed_at),
-            pending_generations: seen.map(|o| o.pending_generations() as u64),
+            pending_generations: seen.and_then(|o| o.pending_generations()).map(|n| n as u64),
             pending_rows: seen.and_then(Observation::pending_rows),
             pending_bytes: seen.and_then(Observation::pending_bytes),
             oldest_pending: seen.and_then(Observation::oldest),
-            shards: seen.map(|o| o.shards.len() as u64),
+            shards: seen.map(|o| o.shard_count() as u64),
             base: seen.map(|o| (o.base.version, o.base.rows, o.base.fragments as u64)),
             why: self.why.clone(),
             running: self.view.running.iter().map(|r| r.kind).collect(),

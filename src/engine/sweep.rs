@@ -100,8 +100,8 @@ pub struct Swept {
     pub blocked: Vec<Blocked>,
     /// What cannot be merged.
     pub quarantined: Vec<Quarantined>,
-    /// Generations that are pending by the last look.
-    pub left: usize,
+    /// Generations that are pending by the last look; `None` where that is not known.
+    pub left: Option<usize>,
 }
 
 /// Why a run ended before its end. What had been merged by then stays merged.

@@ -53,8 +53,8 @@ fn backlog(id: &TableId, entry: &Entry, status: &TableStatus) -> Backlog {
         observed: status.observed_at,
         last_merge: status.last_merge.as_ref().map(|m| m.time),
         quarantined: status.observed_at.map(|_| status.quarantined.len() as u64),
-        flushed_ever: seen.map(Observation::flushed_ever),
-        merged_ever: seen.map(Observation::merged_ever),
+        flushed_ever: seen.and_then(Observation::flushed_ever),
+        merged_ever: seen.and_then(Observation::merged_ever),
         why_not_now: status.why.as_ref().map(|w| w.reason.as_str().to_string()),
     }
 }

@@ -35,10 +35,16 @@ pub fn observation(seen: &Seen, with: &With<'_>, first: &mut FirstSeen) -> plan:
         .shards
         .iter()
         .map(|s| shard(seen, s, with, &before, first));
+    let unread = seen.observation.unread.iter().map(|f| plan::ShardView {
+        anomalies: anomalies(seen, Some(f.shard)),
+        ..plan::ShardView::new(f.shard)
+    });
+    let mut shards: Vec<_> = shards.collect();
+    shards.extend(unread);
     plan::Observation {
         observed_at: with.began,
         base_version: seen.observation.base.version,
-        shards: shards.collect(),
+        shards,
         anomalies: anomalies(seen, None),
         small_fragments: seen.observation.base.small_fragments as u64,
         unindexed_rows: seen.unindexed_rows,

@@ -117,9 +117,9 @@ reasons! {
     /// The watermark is at or above the shard's own counter.
     WatermarkAhead, Shard,
         "The base table says that more of this shard was merged than its writer ever made, so new rows would count as merged. This cannot be acknowledged: write its rows again under a new shard id.";
-    /// A newer client's manifest.
+    /// A manifest that is broken, or a newer client's.
     UnsupportedManifest, Shard,
-        "A newer client wrote this shard's manifest and rewriting it would lose what it says. Upgrade the operator.";
+        "This shard's newest manifest cannot be read, or says more than this release could write back, and the shard waits. The message says which it is and what to do.";
     /// One number, two directories.
     DuplicateGeneration, Shard,
         "One generation is listed with two directories, and only one of them can be right. Check the shard's manifest.";

@@ -15,7 +15,7 @@ pub enum AnomalyKind {
     WentBack,
     /// One number with two listed directories.
     DuplicateGeneration,
-    /// A shard manifest with fields that this Lance cannot write back.
+    /// A shard's newest manifest that cannot be read, or has fields that this Lance cannot write back.
     UnsupportedManifest,
     /// A generation left its manifest without being marked: another merger is at work.
     ForeignMerger,

@@ -150,7 +150,7 @@ pub(crate) async fn still_there(base: &Dataset) -> Result<()> {
     let own = there(&store, read.path.clone());
     let (newest, ()) = futures::try_join!(newest, own)?;
     // The newest was just found; what lies between is asked for.
-    let between = (read.version + 1..newest).map(|version| {
+    let between = (read.version.saturating_add(1)..newest).map(|version| {
         let dir = &base.branch_location().path;
         there(&store, read.naming_scheme.manifest_path(dir, version))
     });
@@ -174,7 +174,7 @@ async fn there(store: &ObjectStore, manifest: Path) -> Result<()> {
 
 /// Whether the commit of a transaction is among the versions of `latest` made after `read`; `None` where it cannot be told.
 pub(crate) async fn landed(latest: &Dataset, read: u64, transaction: &str) -> Option<bool> {
-    for version in read + 1..=latest.version_id() {
+    for version in read.saturating_add(1)..=latest.version_id() {
         match latest.read_transaction_by_version(version).await {
             Ok(Some(t)) if t.uuid == transaction => return Some(true),
             Ok(Some(_)) => {}

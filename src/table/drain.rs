@@ -3,8 +3,10 @@
 //! Lives here: the one write that MemWAL's writers see of us. It goes by the epoch that was read and claims none, so the
 //! live writer is not disturbed (contract 8). May use: Lance's shard manifest store. Never: a directory's deletion.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures::FutureExt;
 use jiff::Timestamp;
 use lance::Dataset;
 use lance::dataset::mem_wal::ShardManifestStore;
@@ -47,10 +49,14 @@ impl Table {
         let through = through.min(indexed);
         for _ in 0..TRIES {
             let store = ShardManifestStore::new(self.store().clone(), self.path(), shard, 2);
-            let current = store
-                .refresh_latest()
-                .await
-                .map_err(|e| Error::lance("read a shard manifest", e))?;
+            let current = match read_newest(&store).await {
+                Ok(current) => current,
+                Err(e) => {
+                    // Lance's word for a broken manifest is its word for a store that does not answer.
+                    shard::newest(self.store(), self.path(), shard, None).await?;
+                    return Err(e);
+                }
+            };
             let Some(current) = current else {
                 return Err(Error::UnsupportedManifest {
                     shard,
@@ -130,6 +136,21 @@ impl Table {
         Ok(state
             .filter(|s| leaving(&s.manifest, through).is_empty())
             .map(|s| s.manifest.version))
+    }
+}
+
+/// The manifest that Lance goes by.
+async fn read_newest(store: &ShardManifestStore) -> Result<Option<ShardManifest>> {
+    const DOING: &str = "read a shard manifest";
+    // Lance counts on from the numbers that files say, and panics at the end of them.
+    match AssertUnwindSafe(store.refresh_latest())
+        .catch_unwind()
+        .await
+    {
+        Ok(read) => read.map_err(|e| Error::lance(DOING, e)),
+        Err(_) => Err(Error::Corrupt {
+            what: "a shard's manifests count further than any writer comes".into(),
+        }),
     }
 }
 

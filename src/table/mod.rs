@@ -10,6 +10,7 @@
 //! ```
 
 mod anomaly;
+mod backlog;
 mod base;
 mod clock;
 mod commit;
@@ -42,6 +43,7 @@ mod versions;
 mod write;
 
 pub use anomaly::{Anomaly, AnomalyKind};
+pub use backlog::total;
 pub use base::Table;
 pub use clock::StoreClock;
 pub use compact::{CompactMemory, CompactPolicy, Compacted, Refusal, Upkeep};
@@ -51,12 +53,12 @@ pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
 pub use known::Known;
 pub use merge::{Limits, Merged, Outcome};
-pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker, total};
+pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
 pub use read::{
     Page, PageMemory, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
-pub use shard::ShardState;
+pub use shard::{ShardFault, ShardState};
 pub use snapshot::{Chunk, Listing, Snapshot};
 pub use store::{Location, Stores, StoresConfig};
 pub use survey::{ReclaimMemory, SURVEY_EVERY};

@@ -19,7 +19,7 @@ use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
 use super::history::look_back;
 use super::known::Known;
-use super::shard::{self, AT_ONCE, ShardState};
+use super::shard::{self, AT_ONCE, ShardFault, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot, misnamed};
 
 /// One pending generation.
@@ -79,63 +79,10 @@ pub struct Observation {
     pub base: BaseFacts,
     /// The shards, ascending by id.
     pub shards: Vec<ShardView>,
+    /// Shards whose newest manifest cannot be used, ascending by id; each is an anomaly too.
+    pub unread: Vec<ShardFault>,
     /// What is not as it should be.
     pub anomalies: Vec<Anomaly>,
-}
-
-/// The sum of a figure of generations; `None` where any is unknown. A figure is what a manifest says, so it may be any number,
-/// and a sum of such stays at the largest.
-pub fn total<'a>(
-    pending: impl IntoIterator<Item = &'a Pending>,
-    of: fn(&Pending) -> Option<u64>,
-) -> Option<u64> {
-    let mut all = pending.into_iter();
-    all.try_fold(0u64, |sum, p| Some(sum.saturating_add(of(p)?)))
-}
-
-impl Observation {
-    /// Pending generations.
-    pub fn pending_generations(&self) -> usize {
-        self.shards.iter().map(|s| s.pending.len()).sum()
-    }
-
-    /// Pending rows; `None` where any generation's are unknown.
-    pub fn pending_rows(&self) -> Option<u64> {
-        total(self.shards.iter().flat_map(|s| &s.pending), |p| p.rows)
-    }
-
-    /// Pending bytes; `None` where any generation's are unknown.
-    pub fn pending_bytes(&self) -> Option<u64> {
-        total(self.shards.iter().flat_map(|s| &s.pending), |p| p.bytes)
-    }
-
-    /// Generations that the shards' writers have ever flushed.
-    pub fn flushed_ever(&self) -> u64 {
-        let of = |s: &ShardView| s.current_generation.saturating_sub(1);
-        // Numbers are what a manifest says: any.
-        self.shards.iter().map(of).fold(0, u64::saturating_add)
-    }
-
-    /// Generations that the base version has ever taken in.
-    pub fn merged_ever(&self) -> u64 {
-        let of = |s: &ShardView| s.watermark;
-        self.shards.iter().map(of).fold(0, u64::saturating_add)
-    }
-
-    /// When the oldest pending generation was flushed, by the store's clock.
-    pub fn oldest(&self) -> Option<Timestamp> {
-        self.shards
-            .iter()
-            .filter_map(|s| s.pending.first()?.flushed_at)
-            .min()
-    }
-
-    /// The anomaly that keeps a shard from being worked on, if any.
-    pub fn blocked(&self, shard: Uuid) -> Option<&Anomaly> {
-        self.anomalies
-            .iter()
-            .find(|a| a.kind.blocks() && a.shard.is_none_or(|s| s == shard))
-    }
 }
 
 /// Shards are listed again after this many looks.
@@ -199,16 +146,16 @@ impl Tracker {
             self.found = shard::list(table.store(), table.path()).await?;
             shard::forget_replaced(table.store(), table.path(), &mut self.states).await?;
         }
-        let states =
+        let found =
             shard::newest_of(table.store(), table.path(), &self.found.ids, &self.states).await?;
-        let moved = states.iter().any(|s| {
+        let moved = found.states.iter().any(|s| {
             self.states
                 .get(&s.shard)
                 .is_none_or(|b| b.manifest.version != s.manifest.version)
         });
         let look = moved || first || self.looks.is_multiple_of(BASE_EVERY);
         let (snapshot, before) = self
-            .look_at_base(table, Listing::of(states.clone(), observed_at), look)
+            .look_at_base(table, Listing::of(found.clone(), observed_at), look)
             .await?;
         let base = snapshot.base.clone();
         for (shard, mark) in before {
@@ -218,7 +165,11 @@ impl Tracker {
         self.look_at_commits(&base).await?;
         let anomalies = self.judge(&snapshot);
         self.remember(&snapshot, observed_at);
-        self.states = states.into_iter().map(|s| (s.shard, s)).collect();
+        // Of a shard that could not be read, what was seen before is where the next look begins.
+        self.states
+            .retain(|shard, _| found.faults.iter().any(|f| f.shard == *shard));
+        self.states
+            .extend(found.states.into_iter().map(|s| (s.shard, s)));
         self.looks += 1;
         Ok((self.view(&snapshot, anomalies, observed_at), snapshot))
     }
@@ -290,7 +241,7 @@ impl Tracker {
         let Some(before) = self.version.replace(now) else {
             return Ok(());
         };
-        for version in before.max(now.saturating_sub(AT_MOST)) + 1..=now {
+        for version in before.max(now.saturating_sub(AT_MOST)).saturating_add(1)..=now {
             let Ok(Some(t)) = base.read_transaction_by_version(version).await else {
                 continue;
             };
@@ -333,7 +284,9 @@ impl Tracker {
     fn judge(&mut self, snapshot: &Snapshot) -> Vec<Anomaly> {
         let listed = snapshot.shards.iter().filter(|s| !s.merged.is_empty());
         let listed: BTreeSet<Uuid> = listed.map(|s| s.state.shard).collect();
-        self.ahead.retain(|shard| listed.contains(shard));
+        let unread = |shard: &Uuid| snapshot.unread.iter().any(|f| f.shard == *shard);
+        self.ahead
+            .retain(|shard| listed.contains(shard) || unread(shard));
         let mut found = Vec::new();
         let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
             if !self.acknowledged.contains(&kind) {
@@ -344,6 +297,10 @@ impl Tracker {
                 });
             }
         };
+        for f in &snapshot.unread {
+            let message = format!("shard {}: {}", f.shard, f.what);
+            tell(AnomalyKind::UnsupportedManifest, Some(f.shard), message);
+        }
         let mut acknowledged = BTreeSet::new();
         for s in &snapshot.shards {
             let shard = s.state.shard;
@@ -500,6 +457,7 @@ impl Tracker {
             observed_at,
             base: base_facts(&snapshot.base),
             shards: shards.collect(),
+            unread: snapshot.unread.clone(),
             anomalies,
         }
     }

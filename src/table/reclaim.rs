@@ -190,7 +190,12 @@ impl Table {
         let state = match fresh.shards.entry(item.shard) {
             Entry::Occupied(read) => read.into_mut(),
             Entry::Vacant(none) => {
-                none.insert(shard::newest(self.store(), self.path(), item.shard, None).await?)
+                let newest = shard::newest(self.store(), self.path(), item.shard, None).await;
+                none.insert(match newest {
+                    // Broken since it was observed: all that it may list is in use.
+                    Err(Error::UnsupportedManifest { .. }) => None,
+                    newest => newest?,
+                })
             }
         };
         let clock = memory.clock.clone();

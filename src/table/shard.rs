@@ -1,13 +1,12 @@
 //! Shards and their manifests, as storage holds them.
 //!
-//! Lives here: listing shards, finding and reading a shard's newest manifest at the least requests, and telling whether
-//! a manifest says more than this Lance can write back (contract 8). May use: lance's manifest types, object_store.
-//! Never: a claim of a shard's epoch, or a pending list that is inferred from directories.
+//! Lives here: listing shards, finding and reading a shard's newest manifest at the least requests, and telling which
+//! shards' cannot be used (`manifest`: how one is read). May use: lance's manifest types, object_store.
+//! Never: a claim of a shard's epoch, or a pending list that is inferred from directories or older manifests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use jiff::Timestamp;
 use lance::dataset::mem_wal::util::{
@@ -15,13 +14,15 @@ use lance::dataset::mem_wal::util::{
 };
 use lance_index::mem_wal::ShardManifest;
 use lance_io::object_store::ObjectStore;
-use lance_table::format::pb;
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectStore as _, ObjectStoreExt as _};
-use prost::Message;
 use uuid::Uuid;
 
 use super::error::{Error, Result};
+
+mod manifest;
+
+use manifest::decode;
 
 /// One shard's newest manifest.
 #[derive(Debug, Clone)]
@@ -34,6 +35,34 @@ pub struct ShardState {
     pub written_at: Timestamp,
     /// Whether this Lance could write the manifest back with nothing lost.
     pub supported: bool,
+}
+
+/// A shard of which nothing is known but its id: its newest manifest cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardFault {
+    /// The shard.
+    pub shard: Uuid,
+    /// What is so and what to do; the shard is not named in it.
+    pub what: String,
+}
+
+impl ShardFault {
+    pub(crate) fn error(&self) -> Error {
+        Error::UnsupportedManifest {
+            shard: self.shard,
+            what: self.what.clone(),
+        }
+    }
+}
+
+/// The newest manifests of some shards, and the shards whose newest manifest cannot be used. A shard without any is in
+/// neither.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Newest {
+    /// Ascending by id.
+    pub states: Vec<ShardState>,
+    /// Ascending by id.
+    pub faults: Vec<ShardFault>,
 }
 
 /// What lies under `_mem_wal/`.
@@ -73,6 +102,9 @@ const WALK: u64 = 32;
 
 /// The newest manifest of a shard, or `None` where it has none yet. `known` is the state read before: unchanged, it costs
 /// one request.
+///
+/// # Errors
+/// `UnsupportedManifest` where it cannot be used, whatever older ones say; the store's kinds.
 pub(crate) async fn newest(
     store: &ObjectStore,
     table: &Path,
@@ -84,8 +116,8 @@ pub(crate) async fn newest(
         return first_look(store, &dir, shard).await;
     };
     let mut version = known.manifest.version;
-    while exists(store, &dir, version + 1).await? {
-        version += 1;
+    while let Some(next) = following(store, &dir, version).await? {
+        version = next;
         if version - known.manifest.version >= WALK {
             version = listed(store, &dir).await?.unwrap_or(version);
             break;
@@ -114,11 +146,12 @@ async fn first_look(store: &ObjectStore, dir: &Path, shard: Uuid) -> Result<Opti
     };
     if let Some(hint) = hint {
         let (hinted, newer) =
-            futures::join!(read(store, dir, shard, hint), exists(store, dir, hint + 1));
+            futures::join!(read(store, dir, shard, hint), following(store, dir, hint));
         match (hinted, newer?) {
-            (Ok(state), false) => return Ok(Some(state)),
+            (Ok(state), None) => return Ok(Some(state)),
             // The hint lags, or names what is not there: the listing knows.
-            (Ok(_) | Err(Error::Corrupt { .. }), _) => {}
+            (Ok(_) | Err(Error::UnsupportedManifest { .. }), Some(_))
+            | (Err(Error::Corrupt { .. }), _) => {}
             (Err(e), _) => return Err(e),
         }
     }
@@ -128,14 +161,18 @@ async fn first_look(store: &ObjectStore, dir: &Path, shard: Uuid) -> Result<Opti
     }
 }
 
-async fn exists(store: &ObjectStore, dir: &Path, version: u64) -> Result<bool> {
+/// The version after `version`, if there is one. A version is what a file says: any number.
+async fn following(store: &ObjectStore, dir: &Path, version: u64) -> Result<Option<u64>> {
+    let Some(next) = version.checked_add(1) else {
+        return Ok(None);
+    };
     match store
         .inner
-        .head(&dir.clone().join(manifest_filename(version)))
+        .head(&dir.clone().join(manifest_filename(next)))
         .await
     {
-        Ok(_) => Ok(true),
-        Err(StoreError::NotFound { .. }) => Ok(false),
+        Ok(_) => Ok(Some(next)),
+        Err(StoreError::NotFound { .. }) => Ok(None),
         Err(e) => Err(Error::store("look for a newer shard manifest", e)),
     }
 }
@@ -206,7 +243,7 @@ async fn read(store: &ObjectStore, dir: &Path, shard: Uuid, version: u64) -> Res
         .bytes()
         .await
         .map_err(|e| Error::store("read a shard manifest", e))?;
-    let (manifest, supported) = decode(shard, bytes)?;
+    let (manifest, supported) = decode(shard, version, bytes)?;
     Ok(ShardState {
         shard,
         manifest: Arc::new(manifest),
@@ -215,75 +252,31 @@ async fn read(store: &ObjectStore, dir: &Path, shard: Uuid, version: u64) -> Res
     })
 }
 
-/// Decodes a manifest, and says whether encoding it again keeps every field.
-fn decode(shard: Uuid, bytes: Bytes) -> Result<(ShardManifest, bool)> {
-    let bad = |what: &str| Error::UnsupportedManifest {
-        shard,
-        what: format!("its manifest cannot be read ({what})"),
-    };
-    let proto =
-        pb::ShardManifest::decode(bytes.clone()).map_err(|_| bad("not a shard manifest"))?;
-    let manifest = ShardManifest::try_from(proto).map_err(|_| bad("fields are missing"))?;
-    let again = pb::ShardManifest::from(&manifest).encode_to_vec();
-    let supported = match (fields(&bytes), fields(&again)) {
-        (Some(before), Some(after)) => before == after,
-        _ => false,
-    };
-    Ok((manifest, supported))
-}
-
-/// A message's fields as (tag, value bytes), sorted: two encodings of one message compare equal whatever their order.
-/// `None` where the bytes are no message.
-fn fields(mut buf: &[u8]) -> Option<Vec<(u64, Vec<u8>)>> {
-    let mut out = Vec::new();
-    while !buf.is_empty() {
-        let tag = varint(&mut buf)?;
-        let size = match tag & 7 {
-            0 => {
-                let mut rest = buf;
-                varint(&mut rest)?;
-                buf.len() - rest.len()
-            }
-            1 => 8,
-            2 => varint(&mut buf)? as usize,
-            5 => 4,
-            _ => return None,
-        };
-        let (value, rest) = buf.split_at_checked(size)?;
-        out.push((tag, value.to_vec()));
-        buf = rest;
-    }
-    out.sort();
-    Some(out)
-}
-
-fn varint(buf: &mut &[u8]) -> Option<u64> {
-    let mut value = 0u64;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = buf.split_first()?;
-        *buf = rest;
-        value |= u64::from(first & 0x7f) << shift;
-        if first & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
-}
-
-/// The newest manifests of many shards, some at a time; shards without one are left out.
+/// The newest manifests of many shards, some at a time. One that cannot be used is a fault of its shard alone; a store that
+/// does not answer fails the whole look.
 pub(crate) async fn newest_of(
     store: &ObjectStore,
     table: &Path,
     shards: &[Uuid],
     known: &BTreeMap<Uuid, ShardState>,
-) -> Result<Vec<ShardState>> {
+) -> Result<Newest> {
     // Boxed one by one: a closure over borrowed arguments would keep callers from being spawned.
     let looks: Vec<_> = shards
         .iter()
         .map(|shard| newest(store, table, *shard, known.get(shard)).boxed())
         .collect();
-    let found: Vec<_> = stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
-    Ok(found.into_iter().flatten().collect())
+    let mut looks = stream::iter(looks).buffered(AT_ONCE);
+    let mut found = Newest::default();
+    while let Some(look) = looks.next().await {
+        match look {
+            Ok(state) => found.states.extend(state),
+            Err(Error::UnsupportedManifest { shard, what }) => {
+                found.faults.push(ShardFault { shard, what });
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(found)
 }
 
 /// Forgets states whose manifest is gone or is another file by now: the shard was made again, and its versions count from
@@ -323,52 +316,4 @@ pub(crate) fn timestamp(t: chrono::DateTime<chrono::Utc>) -> Timestamp {
     // chrono's range lies within jiff's save for years nobody stores; such a time is as old as time gets.
     Timestamp::new(t.timestamp(), t.timestamp_subsec_nanos() as i32)
         .unwrap_or(Timestamp::UNIX_EPOCH)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn manifest() -> ShardManifest {
-        ShardManifest {
-            shard_id: Uuid::from_u128(7),
-            version: 3,
-            shard_spec_id: 0,
-            shard_field_values: Default::default(),
-            writer_epoch: 2,
-            replay_after_wal_entry_position: 4,
-            wal_entry_position_last_seen: 5,
-            current_generation: 6,
-            sstables: vec![],
-            status: Default::default(),
-        }
-    }
-
-    #[test]
-    fn a_manifest_of_this_lance_is_supported() {
-        let bytes = pb::ShardManifest::from(&manifest()).encode_to_vec();
-        let (read, supported) = decode(Uuid::from_u128(7), bytes.into()).unwrap();
-        assert!(supported);
-        assert_eq!(read.current_generation, 6);
-    }
-
-    #[test]
-    fn a_manifest_with_a_field_of_a_newer_client_is_not_supported() {
-        let mut bytes = pb::ShardManifest::from(&manifest()).encode_to_vec();
-        bytes.extend([0xf8, 0x07, 0x01]); // field 127, varint 1
-        assert!(!decode(Uuid::from_u128(7), bytes.into()).unwrap().1);
-    }
-
-    #[test]
-    fn bytes_that_are_no_manifest_are_refused_by_name() {
-        let e = decode(Uuid::from_u128(7), Bytes::from_static(&[0xff; 9])).unwrap_err();
-        assert_eq!(e.reason(), "UnsupportedManifest");
-    }
-
-    #[test]
-    fn the_order_of_fields_does_not_matter() {
-        let one = [0x08, 0x01, 0x12, 0x01, b'x'];
-        let two = [0x12, 0x01, b'x', 0x08, 0x01];
-        assert_eq!(fields(&one), fields(&two));
-    }
 }

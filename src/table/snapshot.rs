@@ -15,12 +15,12 @@ use uuid::Uuid;
 use super::base::{Table, details, watermarks};
 use super::error::{Error, Result};
 use super::generation::Generation;
-use super::shard::{self, ShardState};
+use super::shard::{self, Newest, ShardFault, ShardState};
 
 /// The shards' manifests, read before the base table.
 #[derive(Debug, Clone)]
 pub struct Listing {
-    pub(crate) shards: Vec<ShardState>,
+    pub(crate) found: Newest,
     /// When reading them began, by this process's clock.
     pub read_at: Timestamp,
 }
@@ -30,13 +30,13 @@ impl Listing {
     pub async fn read(table: &Table) -> Result<Self> {
         let read_at = Timestamp::now();
         let found = shard::list(table.store(), table.path()).await?;
-        let shards =
-            shard::newest_of(table.store(), table.path(), &found.ids, &BTreeMap::new()).await?;
-        Ok(Self { shards, read_at })
+        let known = BTreeMap::new();
+        let found = shard::newest_of(table.store(), table.path(), &found.ids, &known).await?;
+        Ok(Self { found, read_at })
     }
 
-    pub(crate) fn of(shards: Vec<ShardState>, read_at: Timestamp) -> Self {
-        Self { shards, read_at }
+    pub(crate) fn of(found: Newest, read_at: Timestamp) -> Self {
+        Self { found, read_at }
     }
 
     /// Reads the newest base version and drops every generation that it holds.
@@ -50,8 +50,8 @@ impl Listing {
         let details = details(&base).await?;
         let mem_wal = details.is_some();
         let marks = details.as_ref().map(watermarks).unwrap_or_default();
-        let shards = self
-            .shards
+        let Newest { states, faults } = self.found;
+        let shards = states
             .iter()
             .map(|state| ShardPending::new(state, marks.get(&state.shard).copied()))
             .collect();
@@ -60,7 +60,8 @@ impl Listing {
             mem_wal,
             shards,
             read_at: self.read_at,
-            across_shards: self.shards.len() < 2,
+            across_shards: states.len() + faults.len() < 2,
+            unread: faults,
         })
     }
 }
@@ -140,6 +141,8 @@ pub struct Snapshot {
     pub mem_wal: bool,
     /// The shards, ascending by id.
     pub shards: Vec<ShardPending>,
+    /// Shards of which nothing is known, ascending by id: what is pending in them is in no figure of this snapshot.
+    pub unread: Vec<ShardFault>,
     /// When reading the manifests began, by this process's clock.
     pub read_at: Timestamp,
     /// Whether this is a cut across shards too: one moment for all, not one for each.
@@ -151,6 +154,7 @@ impl std::fmt::Debug for Snapshot {
         f.debug_struct("Snapshot")
             .field("version", &self.version())
             .field("shards", &self.shards)
+            .field("unread", &self.unread)
             .finish()
     }
 }
@@ -166,7 +170,7 @@ impl Snapshot {
                 return Ok(snapshot);
             }
             let again = Listing::read(table).await?;
-            if versions(&again.shards) == versions(snapshot.shards.iter().map(|s| &s.state)) {
+            if versions(&again.found.states) == versions(snapshot.shards.iter().map(|s| &s.state)) {
                 return Ok(Self {
                     across_shards: true,
                     ..snapshot
@@ -187,23 +191,28 @@ impl Snapshot {
         self.base.manifest_location().e_tag.as_deref()
     }
 
-    /// Every pending generation, shard by shard, oldest first.
+    /// Every pending generation that is known, shard by shard, oldest first.
     pub fn pending(&self) -> impl Iterator<Item = &Generation> {
         self.shards.iter().flat_map(|s| &s.pending)
     }
 
-    /// How many generations are pending.
-    pub fn pending_count(&self) -> usize {
-        self.shards.iter().map(|s| s.pending.len()).sum()
+    /// How many generations are pending; `None` where a shard could not be read.
+    pub fn pending_count(&self) -> Option<usize> {
+        let known = self.shards.iter().map(|s| s.pending.len()).sum();
+        self.unread.is_empty().then_some(known)
     }
 
     /// What a merge takes: of each named shard its oldest pending generations through the given number.
     ///
     /// # Errors
-    /// `Bug` where a shard is unknown or nothing of it is pending up to that number.
+    /// `UnsupportedManifest` where a shard's cannot be gone by; `Bug` where a shard is unknown or nothing of it is pending up
+    /// to that number.
     pub fn chunk(&self, through: &[(Uuid, u64)]) -> Result<Chunk> {
         let mut parts = BTreeMap::new();
         for (shard, through) in through {
+            if let Some(fault) = self.unread.iter().find(|f| f.shard == *shard) {
+                return Err(fault.error());
+            }
             let Some(found) = self.shards.iter().find(|s| s.state.shard == *shard) else {
                 return Err(Error::Bug(format!("shard {shard} is not in the snapshot")));
             };

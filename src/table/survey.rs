@@ -278,7 +278,7 @@ struct History<'a> {
     table: &'a Table,
     shard: Uuid,
     versions: Vec<u64>,
-    read: BTreeMap<u64, Arc<ShardManifest>>,
+    read: BTreeMap<u64, Option<Arc<ShardManifest>>>,
 }
 
 impl<'a> History<'a> {
@@ -291,18 +291,24 @@ impl<'a> History<'a> {
         }
     }
 
-    async fn manifest(&mut self, version: u64) -> Result<Arc<ShardManifest>> {
+    /// A manifest; `None` where it cannot be used, which says nothing of what it listed.
+    async fn manifest(&mut self, version: u64) -> Result<Option<Arc<ShardManifest>>> {
         if let Some(read) = self.read.get(&version) {
             return Ok(read.clone());
         }
-        let state =
-            shard::read_version(self.table.store(), self.table.path(), self.shard, version).await?;
-        self.read.insert(version, state.manifest.clone());
-        Ok(state.manifest)
+        let (store, path) = (self.table.store(), self.table.path());
+        let manifest = match shard::read_version(store, path, self.shard, version).await {
+            Ok(state) => Some(state.manifest),
+            Err(Error::UnsupportedManifest { .. }) => None,
+            Err(e) => return Err(e),
+        };
+        self.read.insert(version, manifest.clone());
+        Ok(manifest)
     }
 
     /// The first retained manifest from which on nothing up to `number` is listed, so that the directory is not either:
-    /// that is so once and for good, and the search may halve. `None` while something that old is still listed.
+    /// that is so once and for good, and the search may halve. One that cannot be used counts as if it listed it still, which
+    /// makes for a later one. `None` while something that old is still listed.
     async fn left(&mut self, path: &str, number: u64) -> Result<Option<Left>> {
         let over = |m: &ShardManifest| {
             m.current_generation > number && m.sstables.iter().all(|s| s.generation > number)
@@ -310,9 +316,9 @@ impl<'a> History<'a> {
         let (mut low, mut high) = (0, self.versions.len());
         while low < high {
             let middle = low + (high - low) / 2;
-            match over(&*self.manifest(self.versions[middle]).await?) {
-                true => high = middle,
-                false => low = middle + 1,
+            match self.manifest(self.versions[middle]).await? {
+                Some(manifest) if over(&manifest) => high = middle,
+                _ => low = middle + 1,
             }
         }
         let Some(version) = self.versions.get(low).copied() else {
@@ -322,7 +328,7 @@ impl<'a> History<'a> {
             None => false,
             Some(before) => {
                 let manifest = self.manifest(self.versions[before]).await?;
-                manifest.sstables.iter().any(|s| s.path == path)
+                manifest.is_some_and(|m| m.sstables.iter().any(|s| s.path == path))
             }
         };
         Ok(Some(Left {

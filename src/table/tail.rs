@@ -108,8 +108,12 @@ impl Tails {
             if before.as_ref().is_some_and(|before| !due(before)) {
                 continue;
             }
-            let seen = self.look_at(table, view, before, now).await?;
-            self.seen.insert(view.shard, seen);
+            match self.look_at(table, view, before, now).await {
+                Ok(seen) => drop(self.seen.insert(view.shard, seen)),
+                // Broken since it was observed: nothing is known of its log, and the next look at the table says so.
+                Err(Error::UnsupportedManifest { .. }) => drop(self.seen.remove(&view.shard)),
+                Err(e) => return Err(e),
+            }
             looked += 1;
         }
         Ok(looked)

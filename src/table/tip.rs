@@ -26,7 +26,10 @@ pub(crate) async fn is_newest(dataset: &Dataset) -> bool {
         return false;
     }
     let (dir, read) = (&dataset.branch_location().path, dataset.manifest_location());
-    let next = read.naming_scheme.manifest_path(dir, read.version + 1);
+    let Some(next) = read.version.checked_add(1) else {
+        return false;
+    };
+    let next = read.naming_scheme.manifest_path(dir, next);
     let (hint, own, next) = futures::join!(
         hint(&store, dir),
         store.inner.head(&read.path),

@@ -408,6 +408,9 @@ impl Held {
 
 /// The generations to show, shard by shard, oldest first.
 fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
+    if let Some(fault) = snapshot.unread.first() {
+        return Err(fault.error());
+    }
     let mut out = vec![];
     for shard in &snapshot.shards {
         if let Some(number) = shard.doubled() {

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::super::base::Table;
 use super::super::error::Result;
-use super::super::shard::{self, ShardState};
+use super::super::shard::{self, Newest, ShardState};
 use super::super::snapshot::{Listing, Snapshot};
 
 /// A manifest that was read longer ago is read again: a shard that was removed and made again by hand counts its
@@ -48,14 +48,13 @@ impl Seen {
             }
             let before = versions(&known);
             let read_at = Timestamp::now();
-            let states = states(table, &known).await?;
-            known = states.into_iter().map(|s| (s.shard, s)).collect();
+            let found = newest(table, &known).await?;
+            known = states(&found);
             if versions(&known) == before {
                 snapshot.across_shards = true;
                 break;
             }
-            let listing = Listing::of(known.values().cloned().collect(), read_at);
-            snapshot = listing.with_base(table).await?;
+            snapshot = Listing::of(found, read_at).with_base(table).await?;
         }
         self.remember(now, known, afresh);
         *last = Some((now, snapshot.clone()));
@@ -64,9 +63,9 @@ impl Seen {
 
     async fn once(&self, table: &Table, known: &mut States) -> Result<Snapshot> {
         let read_at = Timestamp::now();
-        let states = states(table, known).await?;
-        *known = states.iter().map(|s| (s.shard, s.clone())).collect();
-        Listing::of(states, read_at).with_base(table).await
+        let found = newest(table, known).await?;
+        *known = states(&found);
+        Listing::of(found, read_at).with_base(table).await
     }
 
     fn trusted(&self, now: Instant, afresh: bool) -> States {
@@ -89,9 +88,14 @@ impl Seen {
 }
 
 /// Lists the shards and reads what is newer than known of each.
-async fn states(table: &Table, known: &States) -> Result<Vec<ShardState>> {
+async fn newest(table: &Table, known: &States) -> Result<Newest> {
     let found = shard::list(table.store(), table.path()).await?;
     shard::newest_of(table.store(), table.path(), &found.ids, known).await
+}
+
+fn states(found: &Newest) -> States {
+    let all = found.states.iter();
+    all.map(|s| (s.shard, s.clone())).collect()
 }
 
 fn versions(states: &States) -> Vec<(Uuid, u64)> {
