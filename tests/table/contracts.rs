@@ -232,7 +232,7 @@ async fn a_snapshot_whose_base_moved_after_the_manifests_were_read_hides_and_dou
     m.merge_all(2).await;
     m.drain_all().await.unwrap();
     let snapshot = listing.with_base(&m.table).await.unwrap();
-    assert_eq!(snapshot.pending_count(), 0);
+    assert_eq!(snapshot.pending_count(), Some(0));
     assert_eq!(t.verdict().await, Default::default());
 }
 

@@ -8,6 +8,7 @@ mod fixtures;
 
 mod anomalies;
 mod basics;
+mod broken;
 mod comparison;
 mod contracts;
 mod disk;
