@@ -299,3 +299,54 @@ fn wrong_manifests_are_named_with_file_and_line_and_nothing_is_started() {
     );
     assert!(said.err.contains("maze.yaml:6"), "{said:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_whose_newest_manifest_is_broken_is_never_called_fresh_and_counts_as_unknown() {
+    let mut t = pending().await;
+    t.close().await;
+    let file = t.newest_manifest(0);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let merge = ["merge", "--table", &t.uri, "--until-fresh"];
+    let planned = expect(7, &[&merge[..], &["--dry-run"]].concat());
+    assert!(
+        planned.out.contains("would merge 3 generations"),
+        "{planned:?}"
+    );
+    for merged in [3, 0] {
+        let said = expect(7, &[&merge[..], &["-o", "json"]].concat());
+        assert!(said.err.contains("UnsupportedManifest"), "{said:?}");
+        assert!(said.err.contains(&shard(0).to_string()), "{said:?}");
+        let said = said.json();
+        assert_eq!(said["merged"]["generations"], merged);
+        assert_eq!(said["pending"], serde_json::Value::Null);
+    }
+    let said = expect(7, &merge);
+    assert!(!said.out.contains("nothing is pending"), "{said:?}");
+    assert!(said.out.contains("unknown number"), "{said:?}");
+
+    let backlog = ["backlog", "--table", &t.uri];
+    let said = expect(0, &backlog).out;
+    assert!(
+        said.contains("pending  unknown generations, unknown rows, unknown"),
+        "{said}"
+    );
+    assert!(said.contains("UnsupportedManifest"), "{said}");
+    let seen = expect(0, &[&backlog[..], &["-o", "json"]].concat()).json();
+    for figure in ["generations", "rows", "bytes"] {
+        assert_eq!(seen["pending"][figure], serde_json::Value::Null, "{figure}");
+    }
+    let of = |at: usize| {
+        let all = seen["shards"].as_array().unwrap();
+        let found = all.iter().find(|s| s["shard"] == shard(at).to_string());
+        (
+            found.unwrap()["pending"].as_u64(),
+            found.unwrap()["watermark"].as_u64(),
+        )
+    };
+    assert_eq!((of(0), of(1)), ((None, None), (Some(0), Some(3))));
+
+    std::fs::write(&file, whole).unwrap();
+    expect(0, &merge);
+    assert_eq!(t.verdict().await, Default::default());
+}

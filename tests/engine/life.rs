@@ -210,3 +210,52 @@ async fn a_table_that_is_not_there_yet_is_waited_for_and_others_flow_on() {
     engine.until_gone("later").await;
     assert!(!engine.metrics.render().contains("later"));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_whose_newest_manifest_breaks_waits_alone_and_the_tables_figures_are_unknown() {
+    let mut t = two_shards().await;
+    t.put(&[(0, 1), (1, 1)]).await;
+    t.flush().await;
+    let mut engine = Running::start(quick(), vec![table("maze", &t, eager())]);
+    engine.until("maze", |s| s.reclaimed == 2).await;
+    t.put(&[(0, 2)]).await;
+    t.close().await;
+    let file = t.newest_manifest(0);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, &whole[..whole.len() / 2]).unwrap();
+    let why = |s: &freshet::engine::TableStatus| s.why.as_ref().map(|w| w.reason);
+    let broken = |s: &freshet::engine::TableStatus| why(s) == Some(Reason::UnsupportedManifest);
+    let before = engine.until("maze", broken).await.merged_generations;
+    t.put(&[(1, 2)]).await;
+    t.flush_shard(1).await;
+    let seen = engine
+        .until("maze", |s| broken(s) && s.merged_generations == before + 1)
+        .await;
+    let since = seen.observed_at;
+    // A look at the shard that goes on, after its merge.
+    let seen = engine
+        .until("maze", |s| s.reclaimed == 3 && s.observed_at > since)
+        .await;
+    assert!(broken(&seen), "{seen:?}");
+    assert_eq!(seen.pending_generations, None, "{seen:?}");
+    assert_eq!((seen.pending_rows, seen.pending_bytes), (None, None));
+    assert_eq!(seen.shards, Some(2));
+    let text = engine.metrics.render();
+    let told = |metric: &str| {
+        let of = |l: &&str| l.starts_with(metric) && l.contains("maze");
+        text.lines().filter(of).count()
+    };
+    for unknown in ["generations", "rows", "bytes"] {
+        let name = format!("freshet_experiment_pending_{unknown}{{");
+        assert_eq!(told(&name), 0, "{text}");
+    }
+    assert_eq!(
+        told("freshet_experiment_observed_timestamp_seconds{"),
+        1,
+        "{text}"
+    );
+    std::fs::write(&file, whole).unwrap();
+    let mended = engine.until_fresh("maze").await;
+    assert_eq!(why(&mended), Some(Reason::Fresh));
+    assert_eq!(t.verdict().await, Default::default());
+}

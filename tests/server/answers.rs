@@ -9,7 +9,7 @@ use freshet::telemetry::Backlog;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::fixtures::{Fixture, Kind, Shape, Spec};
+use crate::fixtures::{Fixture, Kind, Shape, Spec, shard};
 use crate::mergers::Merger;
 use crate::recorded::Recorded;
 use crate::served::{Served, Tables};
@@ -320,4 +320,42 @@ async fn metrics_never_show_a_zero_for_what_is_unknown() {
     served.metrics.forget("", "cartpole");
     let text = served.get("/metrics").await.body;
     assert!(!text.contains("cartpole"), "{text}");
+}
+
+#[tokio::test]
+async fn a_shard_whose_newest_manifest_is_broken_is_named_and_fragments_goes_on() {
+    let mut t = Fixture::create(Spec {
+        shards: 2,
+        base: (0..20).map(|k| (k, 0)).collect(),
+        ..Default::default()
+    })
+    .await;
+    t.put(&[(2, 5), (3, 5)]).await;
+    t.flush().await;
+    t.close().await;
+    let file = t.newest_manifest(1);
+    let whole = std::fs::read(&file).unwrap();
+    std::fs::write(&file, []).unwrap();
+    let served = Served::new(catalog(&t)).await;
+    for source in ["wal", "all"] {
+        let said = served
+            .records("cartpole", &format!("?source={source}"))
+            .await;
+        assert_eq!(
+            (said.status, said.problem().as_str()),
+            (503, "shard-unreadable")
+        );
+        let said = said.json();
+        assert_eq!(said["shard"], shard(1).to_string());
+        assert_eq!(said["reason"], "UnsupportedManifest");
+        assert!(
+            said["detail"].as_str().unwrap().contains("is empty"),
+            "{said}"
+        );
+    }
+    let said = served.records("cartpole", "?source=fragments").await;
+    assert_eq!(said.records().len(), 20);
+    std::fs::write(&file, whole).unwrap();
+    let said = served.records("cartpole", "?source=wal").await;
+    assert_eq!(said.records().len(), 2);
 }
