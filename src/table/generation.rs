@@ -35,6 +35,7 @@ use super::file::{Fetch, open_file};
 use super::shard::timestamp;
 use super::survey::generation_number;
 
+mod blobs;
 mod manifest;
 mod take;
 
@@ -340,7 +341,7 @@ impl OpenGeneration {
         batch_bytes: u64,
     ) -> Result<BoxStream<'static, Result<Rows>>> {
         let names: Vec<&str> = schema.fields.iter().map(|f| f.name.as_str()).collect();
-        self.refuse_foreign_blobs(dataset, schema).await?;
+        blobs::refuse_foreign(&self.generation, dataset, schema).await?;
         let mut scan = dataset.scan();
         scan.blob_handling(BlobHandling::AllBinary);
         scan.project(&names)
@@ -368,42 +369,6 @@ impl OpenGeneration {
 }
 
 impl OpenGeneration {
-    /// Refuses blobs that lie outside the table: a row is input, not an instruction to fetch what it names.
-    async fn refuse_foreign_blobs(&self, dataset: &Arc<Dataset>, schema: &Schema) -> Result<()> {
-        let blobs = schema.fields.iter().filter(|f| f.is_blob_v2());
-        let blobs: Vec<&str> = blobs.map(|f| f.name.as_str()).collect();
-        if blobs.is_empty() {
-            return Ok(());
-        }
-        let failed = |e| self.generation.wrap("read where its blobs are", e);
-        let mut scan = dataset.scan();
-        scan.blob_handling(BlobHandling::BlobsDescriptions);
-        scan.project(&blobs).map_err(failed)?;
-        scan.batch_size(8192);
-        let mut rows = scan.try_into_stream().await.map_err(failed)?;
-        while let Some(batch) = rows.try_next().await.map_err(failed)? {
-            for column in batch.columns().iter().filter_map(|c| c.as_struct_opt()) {
-                let uris = column
-                    .column_by_name("blob_uri")
-                    .or(column.column_by_name("uri"));
-                let foreign = uris
-                    .and_then(|u| u.as_string_opt::<i32>())
-                    .is_some_and(|uris| {
-                        uris.iter()
-                            .flatten()
-                            .any(|uri| uri.contains("://") || uri.starts_with('/'))
-                    });
-                if foreign {
-                    let of = &self.generation;
-                    let where_ =
-                        format!("a blob of generation {} of shard {}", of.number, of.shard);
-                    return Err(Error::ForeignBase(where_));
-                }
-            }
-        }
-        Ok(())
-    }
-
     /// Lets go of its files; it has no rows from then on.
     pub fn forget(&mut self) {
         self.source = Source::Nothing;

@@ -8,6 +8,7 @@ mod fixtures;
 
 mod anomalies;
 mod basics;
+mod blobs;
 mod broken;
 mod comparison;
 mod contracts;
