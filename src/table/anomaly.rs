@@ -17,7 +17,7 @@ pub enum AnomalyKind {
     DuplicateGeneration,
     /// A shard's newest manifest that cannot be read, or has fields that this Lance cannot write back.
     UnsupportedManifest,
-    /// A generation left its manifest without being marked: another merger is at work.
+    /// A generation left its manifest without being marked, or is missing between others: another merger is at work.
     ForeignMerger,
     /// Somebody wrote to the base table past MemWAL; a later merge may undo it.
     DirectWrite,

@@ -107,7 +107,8 @@ pub struct Tracker {
     ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
     pending: BTreeMap<Uuid, Vec<u64>>,
-    foreign: BTreeSet<Uuid>,
+    /// Shards that another hand took generations out of, and what is said of each.
+    foreign: BTreeMap<Uuid, String>,
     version: Option<u64>,
     direct_write: Option<u64>,
     acknowledged: BTreeSet<AnomalyKind>,
@@ -354,16 +355,19 @@ impl Tracker {
                 );
             }
             if self.vanished(s) {
-                self.foreign.insert(shard);
+                self.foreign.entry(shard).or_insert_with(|| format!(
+                    "pending generations of shard {shard} left its manifest unmarked: another merger is at work; run only one"
+                ));
             }
-            if self.foreign.contains(&shard) {
-                tell(
-                    AnomalyKind::ForeignMerger,
-                    Some(shard),
-                    format!(
-                        "pending generations of shard {shard} left its manifest unmarked: another merger is at work; run only one"
-                    ),
-                );
+            // A base that went back says nothing of what was merged and drained since.
+            let went_back = self.highest.get(&shard).is_some_and(|h| *h > s.watermark);
+            if let Some(number) = s.missing().filter(|_| !went_back) {
+                self.foreign.entry(shard).or_insert_with(|| format!(
+                    "generation {number} of shard {shard} is pending no more and was never marked, while newer ones are pending: another merger took it, or its writer lost it; run only one merger, and look for its rows"
+                ));
+            }
+            if let Some(message) = self.foreign.get(&shard) {
+                tell(AnomalyKind::ForeignMerger, Some(shard), message.clone());
             }
         }
         self.known.set_acknowledged(acknowledged);

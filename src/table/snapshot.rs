@@ -106,6 +106,24 @@ impl ShardPending {
         all.into_iter().find(|n| before.replace(*n) == Some(*n))
     }
 
+    /// A number above the watermark and below a pending generation that nothing is listed for, if any. Writers leave none out,
+    /// so another hand took it, or a writer lost it. Below the first one of a shard that nothing was marked of there may be
+    /// anything: it may have been merged before by a merger that marks nothing.
+    pub fn missing(&self) -> Option<u64> {
+        let first = self.pending.first()?.number;
+        let mut next = match self.watermark {
+            0 => first,
+            mark => mark.saturating_add(1),
+        };
+        for generation in &self.pending {
+            if generation.number > next {
+                return Some(next);
+            }
+            next = generation.number.saturating_add(1);
+        }
+        None
+    }
+
     /// Whether the base holds generations that the shard has not come to: it was made again, or too much was marked.
     pub fn is_behind_its_mark(&self) -> bool {
         self.watermark > 0 && self.watermark >= self.state.manifest.current_generation

@@ -10,13 +10,13 @@ use arrow_array::RecordBatchIterator;
 use freshet::table::AnomalyKind::{self, *};
 use freshet::table::{Location, StoresConfig};
 use lance::Dataset;
-use lance::dataset::mem_wal::ShardManifestStore;
+use lance::dataset::mem_wal::{DatasetMemWalExt, ShardManifestStore};
 use lance::dataset::{MergeInsertBuilder, WhenMatched, WhenNotMatched, WriteMode, WriteParams};
 use lance::index::DatasetIndexExt;
 use lance_index::mem_wal::{CompactedSsTable, ShardManifest};
 
 use crate::disk::Tree;
-use crate::fixtures::{Fixture, Spec, shard};
+use crate::fixtures::{Fixture, Spec, shard, writer_config};
 use crate::mergers::Merger;
 
 async fn two_generations() -> Fixture {
@@ -412,5 +412,68 @@ async fn generations_that_claim_more_than_any_memory_overflow_nothing_and_are_me
     assert_eq!(observation.pending_bytes(), Some(u64::MAX));
     assert_eq!(observation.pending_rows(), Some(u64::MAX));
     m.merge_all(9).await;
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn a_number_that_is_missing_between_pending_ones_is_named_and_holds_nothing_up() {
+    for marked in [0, 1] {
+        let mut t = two_generations().await;
+        if marked == 1 {
+            Merger::open(&t.uri).await.try_merge(1).await.unwrap();
+        }
+        t.put(&[(3, 3), (302, 3)]).await;
+        t.flush().await;
+        rewrite(&t, |m| m.sstables.retain(|s| s.generation != 2)).await;
+        let mut m = Merger::open(&t.uri).await;
+        let (observation, _) = m.observe().await;
+        let found = observation.anomalies.first().unwrap();
+        assert_eq!((found.kind, found.shard), (ForeignMerger, Some(shard(0))));
+        assert!(
+            found.message.starts_with("generation 2 "),
+            "{}",
+            found.message
+        );
+        m.merge_all(9).await;
+        // What was in it is in the base no more than before; all else is.
+        let mut without = t.model.clone();
+        without.rows.insert(2, 0);
+        without.rows.remove(&301);
+        let verdict = t.rows().await.against(&without, &t.spec.shape);
+        assert_eq!(verdict, Default::default());
+        // It stays told by the process that saw it.
+        assert_eq!(kinds(&mut m).await, [ForeignMerger]);
+    }
+}
+
+#[tokio::test]
+async fn writers_that_crash_fence_each_other_and_flush_nothing_leave_no_number_out() {
+    let mut t = Fixture::create(Spec::default()).await;
+    let mut m = Merger::open(&t.uri).await;
+    for round in 1..=6 {
+        t.put(&[(round, round as i64)]).await;
+        match round % 3 {
+            0 => t.crash_writer(0).await,
+            1 => drop(t.flush_shard(0).await),
+            _ => t.close().await,
+        }
+        // Nothing to flush, and a writer that takes the shard from the one before and holds nothing either.
+        t.flush_shard(0).await;
+        let dataset = t.dataset().await;
+        let config = writer_config(shard(0), 100);
+        let other = dataset.mem_wal_writer(shard(0), config).await.unwrap();
+        other.close().await.unwrap();
+        t.crash_writer(0).await;
+        let (observation, snapshot) = m.observe().await;
+        assert_eq!(snapshot.shards[0].missing(), None);
+        assert_eq!(observation.anomalies, []);
+        if round == 4 {
+            m.merge_all(1).await;
+        }
+    }
+    t.writer(0).await;
+    t.close().await;
+    m.merge_all(9).await;
+    assert_eq!(kinds(&mut m).await, []);
     assert_eq!(t.verdict().await, Default::default());
 }

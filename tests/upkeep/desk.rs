@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use freshet::table::{
     CompactMemory, CompactPolicy, Compacted, Limits, Location, Observation, Outcome, ReclaimMemory,
@@ -242,4 +242,11 @@ pub async fn restore(fixture: &Fixture, version: u64) {
     let dataset: Dataset = fixture.dataset().await;
     let mut old = dataset.checkout_version(version).await.unwrap();
     old.restore().await.unwrap();
+}
+
+/// Dates a file in the year 2096, as a clock that was set wrong or a copy does.
+pub fn date_2096(file: &Path) {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_secs(4_000_000_000);
+    let file = File::options().write(true).open(file).unwrap();
+    file.set_modified(at).unwrap();
 }

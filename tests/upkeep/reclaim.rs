@@ -3,10 +3,13 @@
 use std::time::{Duration, Instant};
 
 use freshet::table::{AnomalyKind, ReclaimPolicy, Reclaimed, reclaimable, steps};
+use lance::dataset::mem_wal::ShardManifestStore;
+use lance::dataset::mem_wal::util::manifest_filename;
+use lance_index::mem_wal::ShardManifest;
 
 use crate::desk::{
-    Desk, GRACE, LONG, MINUTE, age, drained, files, gate, generations, names, restore, shard_dir,
-    tick,
+    Desk, GRACE, LONG, MINUTE, age, date_2096, drained, files, gate, generations, names, restore,
+    shard_dir, tick,
 };
 use crate::fixtures::{Fixture, Spec, shard};
 
@@ -278,5 +281,95 @@ async fn shard_manifests_go_when_no_directory_needs_them_any_more() {
     t.flush().await;
     desk.merge(8).await;
     desk.drain().await;
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn a_listed_path_that_is_the_log_or_the_manifests_outlives_every_reclaim() {
+    for path in ["wal", "manifest"] {
+        let mut t = Fixture::create(Spec::default()).await;
+        tick(&mut t).await;
+        let mut desk = Desk::open(&t.uri).await;
+        desk.merge(8).await;
+        tick(&mut t).await;
+        // A stranger lists it as the generation that is merged, and takes it out again later.
+        rewrite(&t, |m| m.sstables[0].path = path.into()).await;
+        let kinds = desk.observe().await.anomalies;
+        assert_eq!(kinds[0].kind, AnomalyKind::UnsupportedManifest, "{path}");
+        desk.reclaim().await;
+        rewrite(&t, |m| drop(m.sstables.remove(0))).await;
+        assert_eq!(desk.observe().await.anomalies, [], "{path}");
+        let before = files(&shard_dir(&t).join(path));
+        desk.reclaim().await;
+        desk.reclaim_after(100 * GRACE).await;
+        assert_eq!(files(&shard_dir(&t).join(path)), before, "{path}");
+        desk.merge(8).await;
+        assert_eq!(t.verdict().await, Default::default(), "{path}");
+    }
+}
+
+/// Changes the first shard's manifest as a stranger would.
+async fn rewrite(t: &Fixture, change: impl Fn(&mut ShardManifest)) {
+    let dataset = t.dataset().await;
+    let store = dataset.object_store(None).await.unwrap();
+    let store = ShardManifestStore::new(store, &dataset.branch_location().path, shard(0), 2);
+    let epoch = store.latest().await.unwrap().unwrap().writer_epoch;
+    let prepare = |c: &ShardManifest| {
+        let mut next = ShardManifest {
+            version: c.next_version(),
+            ..c.clone()
+        };
+        change(&mut next);
+        next
+    };
+    store.commit_update(epoch, prepare).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_file_dated_in_the_year_2096_lets_no_directory_go_early() {
+    for dated in [
+        "the newest manifest",
+        "the oldest manifest",
+        "the directory",
+    ] {
+        let mut t = Fixture::create(Spec::default()).await;
+        let left = drained(&mut t).await;
+        let oldest = manifest_filename(1);
+        date_2096(&match dated {
+            "the newest manifest" => t.newest_manifest(0),
+            "the oldest manifest" => shard_dir(&t).join("manifest").join(oldest),
+            _ => files(&shard_dir(&t).join(&left[0]))[0].clone(),
+        });
+        let mut desk = Desk::open(&t.uri).await;
+        for _ in 0..2 {
+            assert_eq!(desk.reclaim().await.directories, 0, "{dated}");
+        }
+        assert_eq!(desk.reclaim_after(GRACE - MINUTE).await.directories, 0);
+        assert_eq!(generations(&t), left, "{dated}");
+        let done = desk.reclaim_after(GRACE + MINUTE).await;
+        assert_eq!(done.directories, 3, "{dated}");
+    }
+}
+
+#[tokio::test]
+async fn an_older_manifest_that_is_broken_lets_nothing_go_early_and_holds_nothing_up() {
+    let mut t = Fixture::create(Spec::default()).await;
+    let left = drained(&mut t).await;
+    let newest = t.newest_manifest(0);
+    for file in files(&shard_dir(&t).join("manifest")) {
+        if file != newest && file.extension().is_some_and(|e| e == "binpb") {
+            std::fs::write(file, []).unwrap();
+        }
+    }
+    let mut desk = Desk::open(&t.uri).await;
+    assert_eq!(desk.observe().await.anomalies, []);
+    assert_eq!(desk.reclaim().await.directories, 0);
+    // Nothing says any more that they were ever listed, so only the store's clock can tell that they are old.
+    assert_eq!(desk.reclaim_after(100 * GRACE).await.directories, 0);
+    assert_eq!(generations(&t), left);
+    age(&t, GRACE + MINUTE);
+    tick(&mut t).await;
+    assert_eq!(Desk::open(&t.uri).await.reclaim().await.directories, 3);
+    desk.merge(8).await;
     assert_eq!(t.verdict().await, Default::default());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use freshet::table::{Cleaned, VersionsMemory, VersionsPolicy};
 
-use crate::desk::{Desk, LONG, age, restore, tick};
+use crate::desk::{Desk, LONG, age, date_2096, restore, tick};
 use crate::fixtures::{Fixture, Spec};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -130,4 +130,26 @@ async fn generations_that_are_pending_outlive_a_clean_up() {
     assert_eq!(clean(&t, &policy()).await.versions, 3);
     Desk::open(&t.uri).await.merge(8).await;
     assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test]
+async fn a_version_dated_in_the_year_2096_lets_none_go_early() {
+    for dated in [2, 4] {
+        let mut t = Fixture::create(Spec::default()).await;
+        for _ in 0..2 {
+            tick(&mut t).await;
+            Desk::open(&t.uri).await.merge(1).await;
+        }
+        let all = BTreeSet::from([1, 2, 3, 4]);
+        assert_eq!(versions(&t).await, all);
+        let name = format!("{:020}.manifest", u64::MAX - dated);
+        date_2096(&t.path().join("_versions").join(name));
+        assert_eq!(clean(&t, &policy()).await.versions, 0, "{dated}");
+        assert_eq!(versions(&t).await, all, "{dated}");
+        // The others get old all the same, and what came before the wrong time waits for it.
+        age(&t, 48 * HOUR);
+        newer(&mut t).await;
+        let gone = clean(&t, &policy()).await.versions;
+        assert_eq!(gone, if dated == 2 { 0 } else { 2 }, "{dated}");
+    }
 }
