@@ -112,6 +112,13 @@ impl Tails {
                 Ok(seen) => drop(self.seen.insert(view.shard, seen)),
                 // Broken since it was observed: nothing is known of its log, and the next look at the table says so.
                 Err(Error::UnsupportedManifest { .. }) => drop(self.seen.remove(&view.shard)),
+                // Such as a log that counts to the end of numbers: what was seen before stays, and merges go on.
+                Err(e @ Error::Lance { .. }) => {
+                    tracing::warn!(shard = %view.shard, error = %e, "a shard's log cannot be looked at");
+                    if let Some(before) = self.seen.get_mut(&view.shard) {
+                        before.looked = now;
+                    }
+                }
                 Err(e) => return Err(e),
             }
             looked += 1;

@@ -41,7 +41,7 @@ pub(super) const PENDING_GENERATIONS: Definition = of(
     "freshet_experiment_pending_generations",
     "gauge",
     EXPERIMENT,
-    "Generations that wait to be merged, at the last observation.",
+    "Generations that wait to be merged, at the last observation; no sample while a shard's manifest cannot be read.",
 );
 pub(super) const PENDING_ROWS: Definition = of(
     "freshet_experiment_pending_rows",

@@ -22,6 +22,9 @@ use crate::mergers::Merger;
 const BROKEN: usize = 0;
 const WHOLE: usize = 1;
 
+type Break = fn(&[u8]) -> Vec<u8>;
+type Change = fn(&mut ShardManifest);
+
 /// Two shards with one merged and one pending generation each, and what the base holds once only the whole shard's was
 /// merged.
 async fn two_shards() -> (Fixture, Model) {
@@ -111,7 +114,7 @@ async fn goes_on(t: &Fixture, m: &mut Merger, what: &str) {
 
 #[tokio::test]
 async fn a_shard_whose_newest_manifest_is_broken_waits_alone_until_it_is_whole_again() {
-    let ways: [(&str, fn(&[u8]) -> Vec<u8>); 4] = [
+    let ways: [(&str, Break); 4] = [
         ("is empty", |_| vec![]),
         ("cannot be read", |_| b"not a manifest".to_vec()),
         ("cannot be read", |whole| whole[..whole.len() / 2].to_vec()),
@@ -183,8 +186,9 @@ async fn rows_of_a_broken_manifest_that_was_removed_come_back_from_the_writers_l
 }
 
 #[tokio::test]
-async fn a_manifest_that_counts_to_the_end_of_numbers_stops_its_shard_alone() {
-    let ways: [(&str, fn(&mut ShardManifest)); 5] = [
+async fn a_manifest_that_counts_to_the_end_of_numbers_or_past_itself_stops_its_shard_alone() {
+    let ways: [(&str, Change); 6] = [
+        ("listed past the count", |m| m.current_generation = 2),
         ("version", |m| m.version = u64::MAX),
         ("generation", |m| m.current_generation = u64::MAX),
         ("epoch", |m| m.writer_epoch = u64::MAX),

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use freshet::table::{AnomalyKind, StoreClock, TailPolicy, Tails};
+use lance::dataset::mem_wal::util::wal_entry_filename;
 
 use crate::desk::{Desk, age, tick};
 use crate::fixtures::{Fixture, Spec, shard};
@@ -108,4 +109,29 @@ async fn a_log_is_looked_at_no_more_often_than_asked() {
             .unwrap();
         assert_eq!(made, looked);
     }
+}
+
+#[tokio::test]
+async fn a_log_that_counts_to_the_end_of_numbers_holds_no_look_up() {
+    let mut t = Fixture::create(Spec {
+        shards: 2,
+        ..Default::default()
+    })
+    .await;
+    t.put(&[(0, 1), (1, 1)]).await;
+    let log = t.path().join("_mem_wal").join(shard(0).to_string());
+    let last = log.join("wal").join(wal_entry_filename(u64::MAX).as_str());
+    std::fs::write(last, []).unwrap();
+    let (mut tails, now) = (Tails::new(StoreClock::new()), Instant::now());
+    // The other shard's tail is told all the same.
+    look(&t, &mut tails, now).await;
+    assert_eq!(
+        look(&t, &mut tails, now + HOUR / 2).await,
+        [AnomalyKind::TailWaiting]
+    );
+    let seen: Vec<_> = tails.tails(now).iter().map(|tail| tail.shard).collect();
+    assert_eq!(seen, [shard(1)]);
+    t.flush().await;
+    Desk::open(&t.uri).await.merge(8).await;
+    assert_eq!(t.verdict().await, Default::default());
 }

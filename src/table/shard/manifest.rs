@@ -42,6 +42,11 @@ pub(super) fn decode(shard: Uuid, version: u64, bytes: Bytes) -> Result<(ShardMa
     if counts(&manifest).any(|n| n > FURTHEST) {
         return Err(bad("counts further than any writer comes"));
     }
+    // Merged, it would mark as merged what the writer has yet to flush under the numbers up to it.
+    let mut listed = manifest.sstables.iter();
+    if listed.any(|s| s.generation >= manifest.current_generation) {
+        return Err(bad("lists a generation that its writer has not come to"));
+    }
     let again = pb::ShardManifest::from(&manifest).encode_to_vec();
     let supported = match (fields(&bytes), fields(&again)) {
         (Some(before), Some(after)) => before == after,
@@ -103,6 +108,8 @@ fn varint(buf: &mut &[u8]) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use lance_index::mem_wal::SsTable;
+
     use super::*;
 
     fn manifest() -> ShardManifest {
@@ -151,7 +158,7 @@ mod tests {
     fn a_manifest_that_is_cut_short_anywhere_never_reads_as_one_that_lists_less() {
         let mut whole = manifest();
         whole.sstables = (1..4)
-            .map(|n| lance_index::mem_wal::SsTable::new(n, format!("0badcafe_gen_{n}")))
+            .map(|n| SsTable::unmeasured(n, format!("0badcafe_gen_{n}")))
             .collect();
         let bytes = pb::ShardManifest::from(&whole).encode_to_vec();
         for end in 0..bytes.len() {
@@ -168,6 +175,18 @@ mod tests {
     }
 
     #[test]
+    fn a_manifest_that_lists_what_its_writer_has_not_come_to_is_refused() {
+        for (number, listed) in [(5, true), (6, false), (7, false)] {
+            let mut m = manifest();
+            let path = format!("0badcafe_gen_{number}");
+            m.sstables = vec![SsTable::unmeasured(number, path)];
+            let bytes = pb::ShardManifest::from(&m).encode_to_vec();
+            let read = decode(Uuid::from_u128(7), 3, bytes.into());
+            assert_eq!(read.is_ok(), listed, "{number}");
+        }
+    }
+
+    #[test]
     fn a_manifest_that_counts_to_the_end_of_numbers_is_refused() {
         let changes: [fn(&mut ShardManifest); 5] = [
             |m| m.writer_epoch = u64::MAX,
@@ -175,9 +194,9 @@ mod tests {
             |m| m.wal_entry_position_last_seen = u64::MAX - 1,
             |m| m.current_generation = u64::MAX,
             |m| {
-                m.sstables = vec![lance_index::mem_wal::SsTable::new(
+                m.sstables = vec![SsTable::unmeasured(
                     u64::MAX,
-                    "0badcafe_gen_18446744073709551615",
+                    "0badcafe_gen_18446744073709551615".into(),
                 )];
             },
         ];
