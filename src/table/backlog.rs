@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::anomaly::Anomaly;
-use super::observe::{Observation, Pending, ShardView};
+use super::observation::{Observation, Pending, ShardView};
 
 /// The sum of a figure of generations; `None` where any is unknown. A figure is what a manifest says, so it may be any number,
 /// and a sum of such stays at the largest.

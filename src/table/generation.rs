@@ -32,6 +32,7 @@ use uuid::Uuid;
 
 use super::error::{Error, Result, is_io};
 use super::file::{Fetch, open_file};
+use super::marks::nanoseconds;
 use super::shard::timestamp;
 use super::survey::generation_number;
 
@@ -93,6 +94,8 @@ impl Generation {
 pub struct Facts {
     /// When the store says that it was flushed.
     pub flushed_at: Timestamp,
+    /// The same by its writer's clock.
+    pub written_at: Timestamp,
     /// Rows in its data file, masked ones and tombstones among them.
     pub physical_rows: u64,
     /// Rows that its deletion vector masks.
@@ -109,6 +112,7 @@ impl Facts {
     pub(crate) fn of(flushed_at: Timestamp, manifest: Bytes) -> Self {
         Self {
             flushed_at,
+            written_at: flushed_at,
             physical_rows: 0,
             masked_rows: 0,
             data_bytes: 0,
@@ -153,6 +157,7 @@ pub(crate) async fn facts(
     };
     Ok(Facts {
         flushed_at,
+        written_at: nanoseconds(manifest.timestamp_nanos),
         physical_rows: sum(|f| f.physical_rows.unwrap_or(0) as u64),
         masked_rows: sum(|f| {
             f.deletion_file

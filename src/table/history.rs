@@ -16,21 +16,32 @@ use uuid::Uuid;
 use super::base::{details, watermarks};
 use super::commit::acknowledged_by;
 use super::error::{Error, Result, is_io};
+use super::marks::Made;
 use super::shard::AT_ONCE;
 
 /// So many retained versions are asked for watermarks that went back since.
 const LOOK_BACK: u64 = 256;
 
-/// Per shard, the highest watermark that retained versions hold: a restore or an overwrite before this process began shows
-/// there. What a person acknowledged in a later merge says nothing any more.
-pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<BTreeMap<Uuid, u64>> {
+/// What retained versions say.
+#[derive(Default)]
+pub(crate) struct Past {
+    /// Per shard, the highest watermark. What a person acknowledged in a later commit says nothing any more.
+    pub highest: BTreeMap<Uuid, u64>,
+    /// The watermarks of each version, ascending.
+    pub versions: Vec<(Made, BTreeMap<Uuid, u64>)>,
+}
+
+/// Reads the retained versions before this one: a restore or an overwrite before this process began shows there, and since
+/// when the base holds what.
+pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
     let newest = base.version_id();
     let versions = newest.saturating_sub(LOOK_BACK).max(1)..newest;
     let found: Vec<_> = stream::iter(versions.clone())
-        .map(|version| async move { Ok::<_, Error>((version, marks_of(base, version).await?)) })
-        .buffer_unordered(AT_ONCE)
+        .map(|version| marks_of(base, version))
+        .buffered(AT_ONCE)
         .try_collect()
         .await?;
+    let found: Vec<_> = found.into_iter().flatten().collect();
     let now = details(base)
         .await?
         .as_ref()
@@ -46,30 +57,35 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<BTreeMap<Uuid, u64>
         false => BTreeMap::new(),
     };
     let mut highest = BTreeMap::new();
-    for (version, marks) in found {
-        let counts = |shard: &Uuid| settled.get(shard).is_none_or(|at| version >= *at);
-        for (shard, mark) in marks.into_iter().filter(|(shard, _)| counts(shard)) {
-            let held: &mut u64 = highest.entry(shard).or_default();
-            *held = mark.max(*held);
+    for (made, marks) in &found {
+        let counts = |shard: &Uuid| settled.get(shard).is_none_or(|at| made.version >= *at);
+        for (shard, mark) in marks.iter().filter(|(shard, _)| counts(shard)) {
+            let held: &mut u64 = highest.entry(*shard).or_default();
+            *held = *mark.max(held);
         }
     }
-    Ok(highest)
+    Ok(Past {
+        highest,
+        versions: found,
+    })
 }
 
-/// The watermarks of one version; none where it is gone or broken.
-async fn marks_of(base: &Dataset, version: u64) -> Result<BTreeMap<Uuid, u64>> {
+/// The watermarks of one version; `None` where it is gone or broken.
+async fn marks_of(base: &Dataset, version: u64) -> Result<Option<(Made, BTreeMap<Uuid, u64>)>> {
     // Lance panics on some broken manifests.
-    let details = match AssertUnwindSafe(base.checkout_version(version))
+    let old = match AssertUnwindSafe(base.checkout_version(version))
         .catch_unwind()
         .await
     {
-        Ok(Ok(old)) => details(&old).await?,
+        Ok(Ok(old)) => old,
         Ok(Err(e)) if is_io(&e) && whole(base, version).await? => {
             return Err(Error::lance("look at an older version", e));
         }
-        Ok(Err(_)) | Err(_) => None,
+        Ok(Err(_)) | Err(_) => return Ok(None),
     };
-    Ok(details.as_ref().map(watermarks).unwrap_or_default())
+    let details = details(&old).await?;
+    let marks = details.as_ref().map(watermarks).unwrap_or_default();
+    Ok(Some((Made::of(&old), marks)))
 }
 
 /// Per shard, the newest version whose commit acknowledged that it went back.

@@ -26,8 +26,10 @@ mod indexes;
 mod keys;
 mod known;
 mod mapping;
+mod marks;
 mod merge;
 mod newest;
+mod observation;
 mod observe;
 mod read;
 mod reclaim;
@@ -53,7 +55,8 @@ pub use generation::{Facts, Generation};
 pub use indexes::{Indexed, StaleIndex};
 pub use known::Known;
 pub use merge::{Limits, Merged, Outcome};
-pub use observe::{BaseFacts, Observation, Pending, ShardView, Tracker};
+pub use observation::{BaseFacts, Observation, Pending, ShardView};
+pub use observe::Tracker;
 pub use read::{
     Page, PageMemory, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
 };

@@ -1,7 +1,7 @@
 //! Watching one table: what is pending, since when, and what about it is not as it should be.
 //!
-//! Lives here: `Tracker`, which remembers what storage showed so that an unchanged shard costs one request,
-//! `Observation` (counts, bytes, exact times) and the anomalies that are named and not merged over (contracts 1, 3, 8, 9). May use: this room's parts. Never: a decision (`plan`), or a zero for what is unknown.
+//! Lives here: `Tracker`, which remembers what storage showed so that an unchanged shard costs one request, and names the
+//! anomalies that are not merged over (contracts 1, 3, 8, 9). May use: this room's parts. Never: a decision (`plan`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,73 +17,12 @@ use super::base::{Table, same_version};
 use super::commit::{PROPERTY, acknowledged_by};
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
-use super::history::look_back;
+use super::history::{Past, look_back};
 use super::known::Known;
-use super::shard::{self, AT_ONCE, ShardFault, ShardState};
+use super::marks::{Made, Marks};
+use super::observation::{Observation, Pending, ShardView, base_facts};
+use super::shard::{self, AT_ONCE, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot, misnamed};
-
-/// One pending generation.
-#[derive(Debug, Clone)]
-pub struct Pending {
-    /// The generation.
-    pub generation: Generation,
-    /// Its rows, masked duplicates and tombstones among them; `None` where nobody has looked yet.
-    pub rows: Option<u64>,
-    /// Its bytes in memory as its writer counted them, else those of its data files; `None` where nobody has looked yet.
-    pub bytes: Option<u64>,
-    /// When it was flushed, by the store's clock; `None` where nobody has looked yet.
-    pub flushed_at: Option<Timestamp>,
-}
-
-/// One shard of an observation.
-#[derive(Debug, Clone)]
-pub struct ShardView {
-    /// The shard.
-    pub shard: Uuid,
-    /// The manifest version that was read.
-    pub manifest_version: u64,
-    /// The writer's epoch, which draining goes by.
-    pub writer_epoch: u64,
-    /// The generation that its writer fills next.
-    pub current_generation: u64,
-    /// The highest generation that the base version holds; 0 for none.
-    pub watermark: u64,
-    /// Pending generations, oldest first.
-    pub pending: Vec<Pending>,
-    /// Merged generations that are still listed, oldest first, and when this process first saw them merged.
-    pub merged: Vec<(Generation, Timestamp)>,
-}
-
-/// The base version of an observation.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BaseFacts {
-    /// Its number.
-    pub version: u64,
-    /// Its live rows.
-    pub rows: u64,
-    /// Its fragments.
-    pub fragments: usize,
-    /// Fragments with fewer live rows than `SMALL_ROWS`.
-    pub small_fragments: usize,
-}
-
-/// A fragment with fewer live rows counts as small in [`BaseFacts`].
-pub const SMALL_ROWS: u64 = 1 << 18;
-
-/// What was seen of a table at one time.
-#[derive(Debug, Clone)]
-pub struct Observation {
-    /// When looking began, by this process's clock.
-    pub observed_at: Timestamp,
-    /// The base version.
-    pub base: BaseFacts,
-    /// The shards, ascending by id.
-    pub shards: Vec<ShardView>,
-    /// Shards whose newest manifest cannot be used, ascending by id; each is an anomaly too.
-    pub unread: Vec<ShardFault>,
-    /// What is not as it should be.
-    pub anomalies: Vec<Anomaly>,
-}
 
 /// Shards are listed again after this many looks.
 const LIST_EVERY: u64 = 8;
@@ -103,6 +42,7 @@ pub struct Tracker {
     found: shard::Shards,
     states: BTreeMap<Uuid, ShardState>,
     highest: BTreeMap<Uuid, u64>,
+    marks: Marks,
     /// Shards whose watermark was once ahead of them.
     ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
@@ -159,12 +99,17 @@ impl Tracker {
             .look_at_base(table, Listing::of(found.clone(), observed_at), look)
             .await?;
         let base = snapshot.base.clone();
-        for (shard, mark) in before {
+        for (shard, mark) in before.highest {
             let highest = self.highest.entry(shard).or_default();
             *highest = (*highest).max(mark);
         }
         self.look_at_commits(&base).await?;
-        let anomalies = self.judge(&snapshot);
+        for (made, marks) in &before.versions {
+            self.marks.saw(*made, marks);
+        }
+        self.marks.saw(Made::of(&base), &snapshot.marks);
+        let made_again = self.marks.made_again(table, &snapshot, &self.known).await?;
+        let anomalies = self.judge(&snapshot, &made_again);
         self.remember(&snapshot, observed_at);
         // Of a shard that could not be read, what was seen before is where the next look begins.
         self.states
@@ -193,7 +138,7 @@ impl Tracker {
         table: &Table,
         listing: Listing,
         look: bool,
-    ) -> Result<(Snapshot, BTreeMap<Uuid, u64>)> {
+    ) -> Result<(Snapshot, Past)> {
         let first = self.version.is_none();
         let seen = table.seen().await;
         // What was seen last may be gone by now: then it says nothing, and the newest is looked at alone.
@@ -208,7 +153,7 @@ impl Tracker {
         let before = async {
             match first && likely.is_some() {
                 true => look_back(&seen).await,
-                false => Ok(BTreeMap::new()),
+                false => Ok(Past::default()),
             }
         };
         let closely = async {
@@ -228,7 +173,7 @@ impl Tracker {
         let before = async {
             match first {
                 true => look_back(&newest).await,
-                false => Ok(BTreeMap::new()),
+                false => Ok(Past::default()),
             }
         };
         let (before, ()) = futures::join!(before, self.look_closely(table, &snapshot));
@@ -282,7 +227,7 @@ impl Tracker {
         }
     }
 
-    fn judge(&mut self, snapshot: &Snapshot) -> Vec<Anomaly> {
+    fn judge(&mut self, snapshot: &Snapshot, made_again: &BTreeSet<Uuid>) -> Vec<Anomaly> {
         let listed = snapshot.shards.iter().filter(|s| !s.merged.is_empty());
         let listed: BTreeSet<Uuid> = listed.map(|s| s.state.shard).collect();
         let unread = |shard: &Uuid| snapshot.unread.iter().any(|f| f.shard == *shard);
@@ -305,7 +250,7 @@ impl Tracker {
         let mut acknowledged = BTreeSet::new();
         for s in &snapshot.shards {
             let shard = s.state.shard;
-            if s.is_behind_its_mark() {
+            if s.is_behind_its_mark() || made_again.contains(&shard) {
                 self.ahead.insert(shard);
             }
             // It may come past the mark; what it listed up to there is still nowhere else.
@@ -427,7 +372,8 @@ impl Tracker {
             .collect();
         self.merged_at
             .retain(|(shard, path), _| listed.contains(&(*shard, path.as_str())));
-        self.known.keep(snapshot.pending());
+        let merged = snapshot.shards.iter().filter_map(|s| s.merged.last());
+        self.known.keep(snapshot.pending().chain(merged));
     }
 
     fn view(
@@ -475,21 +421,6 @@ impl Tracker {
             flushed_at: facts.as_deref().map(|f| f.flushed_at),
             generation: generation.clone(),
         }
-    }
-}
-
-/// Counts of a base version, all from its manifest.
-pub(crate) fn base_facts(base: &Dataset) -> BaseFacts {
-    let rows = |f: &lance_table::format::Fragment| f.num_rows().unwrap_or(0) as u64;
-    BaseFacts {
-        version: base.version_id(),
-        rows: base.fragments().iter().map(rows).sum(),
-        fragments: base.fragments().len(),
-        small_fragments: base
-            .fragments()
-            .iter()
-            .filter(|f| rows(f) < SMALL_ROWS)
-            .count(),
     }
 }
 

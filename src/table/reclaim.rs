@@ -19,7 +19,7 @@ use super::base::{Table, details, watermarks};
 use super::clock::StoreClock;
 use super::error::{Error, Result};
 use super::generation::Generation;
-use super::observe::Observation;
+use super::observation::Observation;
 use super::shard::{self, ShardState, timestamp};
 use super::steps::reach;
 use super::survey::{ReclaimMemory, Waiting};

@@ -58,6 +58,7 @@ impl Listing {
         Ok(Snapshot {
             base,
             mem_wal,
+            marks,
             shards,
             read_at: self.read_at,
             across_shards: states.len() + faults.len() < 2,
@@ -157,6 +158,8 @@ pub struct Snapshot {
     pub(crate) base: Arc<Dataset>,
     /// Whether the base version has a MemWAL index at all.
     pub mem_wal: bool,
+    /// The base version's watermarks, also of shards that are not there.
+    pub(crate) marks: BTreeMap<Uuid, u64>,
     /// The shards, ascending by id.
     pub shards: Vec<ShardPending>,
     /// Shards of which nothing is known, ascending by id: what is pending in them is in no figure of this snapshot.

@@ -18,7 +18,7 @@ use super::base::Table;
 use super::clock::StoreClock;
 use super::drain::Drained;
 use super::error::{Error, Result};
-use super::observe::{Observation, ShardView};
+use super::observation::{Observation, ShardView};
 use super::shard;
 
 /// A shard that moved is surveyed again after so long: for what a crash or another process left behind.

@@ -17,7 +17,7 @@ use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::Table;
 use super::clock::StoreClock;
 use super::error::{Error, Result};
-use super::observe::{Observation, ShardView};
+use super::observation::{Observation, ShardView};
 use super::shard::{self, timestamp};
 
 /// How often logs are looked at, and from when on their tails are told.

@@ -16,7 +16,7 @@ use object_store::ObjectStore as _;
 use super::base::Table;
 use super::clock::StoreClock;
 use super::error::{Error, Result};
-use super::observe::Observation;
+use super::observation::Observation;
 use super::shard::timestamp;
 use super::steps::reach;
 

@@ -51,7 +51,7 @@ async fn rewrite(t: &Fixture, change: impl Fn(&mut ShardManifest)) {
 }
 
 /// Marks generations as merged that never were.
-async fn mark(t: &Fixture, through: u64) {
+pub async fn mark(t: &Fixture, through: u64) {
     let dataset = Arc::new(t.dataset().await);
     let none = t.spec.shape.batch(&[]);
     let mut job = MergeInsertBuilder::try_new(dataset, vec![]).unwrap();
@@ -110,40 +110,6 @@ async fn a_mark_past_the_shards_counter_blocks_the_shard_and_nothing_is_drained(
     // Whoever drains all the same takes out nothing: those rows are nowhere else.
     let drained = m.table.drain(shard(0), 999).await;
     assert!(drained.is_err() || drained.unwrap().generations.is_empty());
-}
-
-#[tokio::test]
-async fn a_watermark_that_is_ahead_cannot_be_acknowledged_for_what_comes_later_would_be_lost() {
-    let mut t = two_generations().await;
-    let mut m = Merger::open(&t.uri).await;
-    m.merge_all(9).await;
-    t.close().await;
-    fs::remove_dir_all(t.path().join("_mem_wal")).unwrap();
-    t.put(&[(5, 5)]).await;
-    t.flush().await;
-    m.tracker.acknowledge([WatermarkAhead]);
-    assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
-    // Also once the shard has come past the mark: the first two are still nowhere else.
-    for n in 6..9 {
-        t.put(&[(n, 5)]).await;
-        t.flush().await;
-    }
-    assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
-    let (observation, snapshot) = m.observe().await;
-    assert!(Merger::chunk(&observation, &snapshot, 9).is_none());
-}
-
-#[tokio::test]
-async fn a_shard_that_was_made_again_under_a_live_tracker_is_named() {
-    let mut t = two_generations().await;
-    let mut m = Merger::open(&t.uri).await;
-    m.merge_all(9).await;
-    assert_eq!(kinds(&mut m).await, []);
-    t.close().await;
-    fs::remove_dir_all(t.path().join("_mem_wal")).unwrap();
-    t.put(&[(5, 5)]).await;
-    t.flush().await;
-    assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@
 #[path = "../fixtures/mod.rs"]
 mod fixtures;
 
+mod again;
 mod anomalies;
 mod basics;
 mod blobs;
