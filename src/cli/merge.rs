@@ -39,7 +39,7 @@ pub struct Args {
     /// see them no more then; leave it out while there are any.
     #[arg(long)]
     drain: bool,
-    /// Say that an anomaly is as it should be, and merge over it. Only WentBack can be.
+    /// Say that all that is listed is to be merged, again where it was: WentBack, WatermarkAhead.
     #[arg(long, value_name = "REASON", value_parser = acknowledged)]
     acknowledge: Vec<AnomalyKind>,
     /// How the answer is written.
@@ -51,8 +51,8 @@ pub struct Args {
 fn acknowledged(word: &str) -> Result<AnomalyKind, String> {
     match word {
         "WentBack" => Ok(AnomalyKind::WentBack),
-        "WatermarkAhead" => Err("it cannot be acknowledged, for nothing says which rows of the shard the base holds; write the rows of its generations again under a new shard id, then remove the directory of the shard".into()),
-        _ => Err("only WentBack can be acknowledged".into()),
+        "WatermarkAhead" => Ok(AnomalyKind::WatermarkAhead),
+        _ => Err("only WentBack and WatermarkAhead can be acknowledged".into()),
     }
 }
 

@@ -70,7 +70,7 @@ fn policy(e: &Effective) -> Policy {
 fn acknowledged(experiment: &Experiment) -> Vec<AnomalyKind> {
     let said = annotation(experiment, ACKNOWLEDGE).unwrap_or_default();
     let named = |k: &AnomalyKind| said.split(',').any(|word| word.trim() == k.reason());
-    let mut kinds = vec![AnomalyKind::WentBack];
+    let mut kinds = vec![AnomalyKind::WentBack, AnomalyKind::WatermarkAhead];
     kinds.retain(named);
     kinds
 }
@@ -115,6 +115,7 @@ mod tests {
         assert_eq!(spec.id.name(), "maze");
         assert!(spec.suspended && spec.location.brings_credentials());
         assert_eq!(spec.location.options["aws_region"], "eu-central-1");
-        assert_eq!(spec.acknowledged, [AnomalyKind::WentBack]);
+        let both = [AnomalyKind::WentBack, AnomalyKind::WatermarkAhead];
+        assert_eq!(spec.acknowledged, both);
     }
 }

@@ -116,7 +116,7 @@ reasons! {
         "The table went back to an older state (a restore or an overwrite), so that rows merged before count as pending. Check the table, then acknowledge it.";
     /// The watermark is at or above the shard's own counter.
     WatermarkAhead, Shard,
-        "The base table says that more of this shard was merged than its writer ever made, so new rows would count as merged. This cannot be acknowledged: write its rows again under a new shard id.";
+        "The base table says that more of this shard was merged than its writer ever made, so new rows would count as merged. Check the shard, then acknowledge it: all that it lists is merged then.";
     /// A manifest that is broken, or a newer client's.
     UnsupportedManifest, Shard,
         "This shard's newest manifest cannot be read, or says more than this release could write back, and the shard waits. The message says which it is and what to do.";

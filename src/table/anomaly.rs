@@ -59,10 +59,9 @@ impl AnomalyKind {
         )
     }
 
-    /// Whether a person may say that it is as it should be. `WatermarkAhead` never: a watermark only rises, so that what
-    /// such a shard flushes up to it would count as merged, and be deleted, without ever having been.
+    /// Whether a person may say that all that is listed is to be merged, again where it was.
     pub fn can_be_acknowledged(self) -> bool {
-        matches!(self, Self::WentBack)
+        matches!(self, Self::WentBack | Self::WatermarkAhead)
     }
 }
 

@@ -21,12 +21,13 @@ use uuid::Uuid;
 
 use super::diagnose::{broken, diagnose, not_there};
 use super::error::{Error, Result, is_not_found};
-use super::store::{Location, Stores};
+use super::store::{Location, Stores, StoresConfig};
 use super::tip::is_newest;
 
 /// A Lance table that writers reach through MemWAL.
 pub struct Table {
     location: Location,
+    config: StoresConfig,
     store: Arc<ObjectStore>,
     path: Path,
     latest: Mutex<Arc<Dataset>>,
@@ -64,6 +65,7 @@ impl Table {
         let path = dataset.branch_location().path;
         Ok(Self {
             location: location.clone(),
+            config: stores.config().clone(),
             store,
             path,
             latest: Mutex::new(Arc::new(dataset)),
@@ -105,6 +107,13 @@ impl Table {
         }
         *held = Arc::new(dataset);
         Ok(held.clone())
+    }
+
+    /// The newest version in a session that shares no cache with any other.
+    pub(crate) async fn open_aside(&self) -> Result<Dataset> {
+        let builder = Stores::new(self.config.clone()).builder(&self.location)?;
+        let open = builder.load().await;
+        open.map_err(|e| Error::lance("open the table once more", e))
     }
 
     /// The base version that was seen last, with no request.

@@ -32,6 +32,8 @@ pub(crate) const PROPERTY: &str = "freshet";
 /// A merge that a person allowed though its shard went back names the shard here: what older versions say of it is
 /// settled from then on, for every process.
 const ACKNOWLEDGED: &str = "freshet.went-back-acknowledged";
+/// A commit that took the watermarks of shards out of the base because a person allowed it names them here too.
+const RESET: &str = "freshet.watermark-reset";
 
 /// What a merge commits.
 pub(crate) struct Prepared {
@@ -117,12 +119,28 @@ fn with_acknowledged(shards: &[Uuid]) -> HashMap<String, String> {
     all
 }
 
-/// The shards that a commit acknowledged.
+/// The properties of a commit that takes watermarks out: they go back, and that is as it should be.
+pub(crate) fn resetting(shards: &[Uuid]) -> HashMap<String, String> {
+    let mut all = with_acknowledged(shards);
+    if let Some(names) = all.get(ACKNOWLEDGED).cloned() {
+        all.insert(RESET.to_string(), names);
+    }
+    all
+}
+
+/// The shards that a commit acknowledged: what was known of their watermarks before says nothing any more.
 pub(crate) fn acknowledged_by(transaction: &Transaction) -> Vec<Uuid> {
+    named_by(transaction, ACKNOWLEDGED)
+}
+
+/// The shards whose watermarks a commit took out.
+pub(crate) fn reset_by(transaction: &Transaction) -> Vec<Uuid> {
+    named_by(transaction, RESET)
+}
+
+fn named_by(transaction: &Transaction, property: &str) -> Vec<Uuid> {
     let properties = transaction.transaction_properties.as_deref();
-    let named = properties
-        .and_then(|p| p.get(ACKNOWLEDGED))
-        .map(String::as_str);
+    let named = properties.and_then(|p| p.get(property)).map(String::as_str);
     named
         .into_iter()
         .flat_map(|n| n.split(','))

@@ -20,7 +20,7 @@ use super::marks::Made;
 use super::shard::AT_ONCE;
 
 /// So many retained versions are asked for watermarks that went back since.
-const LOOK_BACK: u64 = 256;
+pub(crate) const LOOK_BACK: u64 = 256;
 
 /// What retained versions say.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! What is known of generations without looking again.
 //!
-//! Lives here: `Known`, the facts of pending generations, each read once, and the shards that went back with a person's
-//! word. May use: generations, the table's store. Never: which generations are pending (`snapshot`), or a judgement
+//! Lives here: `Known`, the facts of pending generations, each read once, and the shards that went back, or whose
+//! watermark is not theirs, with a person's word. May use: generations, the table's store. Never: which generations are pending (`snapshot`), or a judgement
 //! (`observe`).
 
 use std::collections::{BTreeSet, HashMap};
@@ -21,6 +21,8 @@ pub struct Known {
     facts: Mutex<HashMap<(Uuid, String), Arc<Facts>>>,
     /// Shards that went back and that a person said are as they should be.
     acknowledged: Mutex<BTreeSet<Uuid>>,
+    /// Shards whose watermark has to leave the base before any of their generations is merged, as a person said.
+    resetting: Mutex<BTreeSet<Uuid>>,
 }
 
 impl Known {
@@ -59,20 +61,24 @@ impl Known {
 
     /// Those of `shards` that went back with a person's word that it is right.
     pub(crate) fn acknowledged(&self, shards: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
-        let held = self
-            .acknowledged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let held = lock(&self.acknowledged);
         shards.filter(|shard| held.contains(shard)).collect()
     }
 
     /// Remembers the shards that went back with a person's word that it is right.
     pub(crate) fn set_acknowledged(&self, shards: BTreeSet<Uuid>) {
-        let mut held = self
-            .acknowledged
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *held = shards;
+        *lock(&self.acknowledged) = shards;
+    }
+
+    /// Those of `shards` whose watermark has to be taken out first.
+    pub(crate) fn resetting(&self, shards: impl Iterator<Item = Uuid>) -> Vec<Uuid> {
+        let held = lock(&self.resetting);
+        shards.filter(|shard| held.contains(shard)).collect()
+    }
+
+    /// Remembers the shards whose watermark has to be taken out first.
+    pub(crate) fn set_resetting(&self, shards: BTreeSet<Uuid>) {
+        *lock(&self.resetting) = shards;
     }
 
     /// Forgets all generations but these.
@@ -83,6 +89,10 @@ impl Known {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(Uuid, String), Arc<Facts>>> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.facts)
     }
+}
+
+fn lock<T>(held: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    held.lock().unwrap_or_else(PoisonError::into_inner)
 }

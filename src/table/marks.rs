@@ -61,12 +61,20 @@ impl Marks {
     pub fn saw(&mut self, made: Made, marks: &BTreeMap<Uuid, u64>) {
         if made.version < self.version {
             self.since.clear();
+            self.judged.clear();
         }
         self.version = made.version;
-        self.since.retain(|shard, since| {
+        let back = |shard: &Uuid, since: &BTreeMap<u64, Made>| {
             let mark = marks.get(shard).copied().unwrap_or(0);
-            since.keys().next_back().is_none_or(|last| *last <= mark)
-        });
+            since.keys().next_back().is_some_and(|last| *last > mark)
+        };
+        let back = self
+            .since
+            .iter()
+            .filter(|(shard, since)| back(shard, since));
+        for shard in back.map(|(shard, _)| *shard).collect::<Vec<_>>() {
+            self.forget(shard);
+        }
         for (shard, mark) in marks {
             let since = self.since.entry(*shard).or_default();
             since.entry(*mark).or_insert(made);
@@ -74,6 +82,12 @@ impl Marks {
                 since.pop_first();
             }
         }
+    }
+
+    /// Forgets what was known of a shard: its watermark began anew.
+    pub fn forget(&mut self, shard: Uuid) {
+        self.since.remove(&shard);
+        self.judged.remove(&shard);
     }
 
     /// The shards whose newest generation at or below the watermark was flushed after a version held that mark already.

@@ -23,7 +23,7 @@ use super::generation::{Facts, Generation, Rows};
 use super::keys::KeyCodec;
 use super::known::Known;
 use super::newest::{Estimate, Live, Part, Reading, Source, choose, estimate, newest_first, open};
-use super::snapshot::{Chunk, Snapshot};
+use super::snapshot::{Chunk, Listing, Snapshot};
 use super::steps::reach;
 use super::write::{self, Batches, keep_row_ids};
 
@@ -94,6 +94,46 @@ impl Table {
             return Err(Error::NotMemWal(self.location().uri.clone()));
         }
         reach("merge.begin").await;
+        let resetting = known.resetting(chunk.marks().map(|(shard, _)| shard));
+        if !resetting.is_empty() {
+            return self
+                .start_over(snapshot, chunk, known, limits, &resetting)
+                .await;
+        }
+        self.merge_of(snapshot, chunk, known, limits).await
+    }
+
+    /// As [`Table::merge`], of shards whose watermarks in the base are not theirs: they are taken out first.
+    async fn start_over(
+        &self,
+        snapshot: &Snapshot,
+        chunk: &Chunk,
+        known: &Known,
+        limits: &Limits,
+        shards: &[uuid::Uuid],
+    ) -> Result<Outcome> {
+        let reset = self.reset_watermarks(&snapshot.base, shards, limits.deadline);
+        match reset.await {
+            Ok(()) => {}
+            Err(Error::Conflict(_)) => return Ok(Outcome::Lost),
+            Err(e) => return Err(e),
+        }
+        let snapshot = Listing::read(self).await?.with_base(self).await?;
+        let through: Vec<_> = chunk.marks().collect();
+        match snapshot.chunk(&through) {
+            Ok(chunk) => self.merge_of(&snapshot, &chunk, known, limits).await,
+            // Another hand merged some of it meanwhile.
+            Err(_) => Ok(Outcome::Lost),
+        }
+    }
+
+    async fn merge_of(
+        &self,
+        snapshot: &Snapshot,
+        chunk: &Chunk,
+        known: &Known,
+        limits: &Limits,
+    ) -> Result<Outcome> {
         let work = Work::new(self, snapshot, chunk, known, limits).await?;
         let mut merged = Merged {
             generations: chunk.len(),

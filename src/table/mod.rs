@@ -33,6 +33,7 @@ mod observation;
 mod observe;
 mod read;
 mod reclaim;
+mod reset;
 mod shard;
 mod slices;
 mod snapshot;

@@ -10,14 +10,15 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use lance::Dataset;
+use lance::dataset::transaction::Transaction;
 use uuid::Uuid;
 
 use super::anomaly::{Anomaly, AnomalyKind};
-use super::base::{Table, same_version};
-use super::commit::{PROPERTY, acknowledged_by};
+use super::base::{Table, key_fields, same_version};
+use super::commit::{PROPERTY, acknowledged_by, reset_by};
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
-use super::history::{Past, look_back};
+use super::history::{LOOK_BACK, Past, look_back};
 use super::known::Known;
 use super::marks::{Made, Marks};
 use super::observation::{Observation, Pending, ShardView, base_facts};
@@ -60,7 +61,8 @@ impl Tracker {
         Self::default()
     }
 
-    /// Anomalies that a person said are as they should be.
+    /// Anomalies that a person said are as they should be. Of a shard with `WatermarkAhead` all that is listed counts as
+    /// pending then, and the first merge of it takes its watermark out of the base before anything else.
     pub fn acknowledge(&mut self, kinds: impl IntoIterator<Item = AnomalyKind>) {
         self.acknowledged
             .extend(kinds.into_iter().filter(|k| k.can_be_acknowledged()));
@@ -95,7 +97,7 @@ impl Tracker {
                 .is_none_or(|b| b.manifest.version != s.manifest.version)
         });
         let look = moved || first || self.looks.is_multiple_of(BASE_EVERY);
-        let (snapshot, before) = self
+        let (mut snapshot, before) = self
             .look_at_base(table, Listing::of(found.clone(), observed_at), look)
             .await?;
         let base = snapshot.base.clone();
@@ -103,13 +105,16 @@ impl Tracker {
             let highest = self.highest.entry(shard).or_default();
             *highest = (*highest).max(mark);
         }
-        self.look_at_commits(&base).await?;
+        self.look_at_commits(&base, &snapshot.marks).await?;
         for (made, marks) in &before.versions {
             self.marks.saw(*made, marks);
         }
         self.marks.saw(Made::of(&base), &snapshot.marks);
         let made_again = self.marks.made_again(table, &snapshot, &self.known).await?;
         let anomalies = self.judge(&snapshot, &made_again);
+        if self.start_over(&mut snapshot) {
+            self.look_closely(table, &snapshot).await;
+        }
         self.remember(&snapshot, observed_at);
         // Of a shard that could not be read, what was seen before is where the next look begins.
         self.states
@@ -180,14 +185,19 @@ impl Tracker {
         Ok((snapshot, before?))
     }
 
-    /// Who made the base versions since the last look: one request for each that is not ours, a few at most.
-    async fn look_at_commits(&mut self, base: &Dataset) -> Result<()> {
-        const AT_MOST: u64 = 8;
+    /// Who made the base versions since the last look: one request for each that is not ours, a few at most, save where one
+    /// of them may have settled what is not as it should be.
+    async fn look_at_commits(&mut self, base: &Dataset, marks: &BTreeMap<Uuid, u64>) -> Result<()> {
+        let back = |(shard, before): (&Uuid, &u64)| marks.get(shard).is_none_or(|m| m < before);
+        let at_most = match self.ahead.is_empty() && !self.highest.iter().any(back) {
+            true => 8,
+            false => LOOK_BACK,
+        };
         let now = base.version_id();
         let Some(before) = self.version.replace(now) else {
             return Ok(());
         };
-        for version in before.max(now.saturating_sub(AT_MOST)).saturating_add(1)..=now {
+        for version in before.max(now.saturating_sub(at_most)).saturating_add(1)..=now {
             let Ok(Some(t)) = base.read_transaction_by_version(version).await else {
                 continue;
             };
@@ -198,11 +208,31 @@ impl Tracker {
             if !ours && writes_rows(&t.operation) {
                 self.direct_write = Some(version);
             }
-            for shard in acknowledged_by(&t) {
-                self.highest.remove(&shard);
-            }
+            self.forget(&t);
         }
         Ok(())
+    }
+
+    /// Forgets what a person said is settled.
+    fn forget(&mut self, made: &Transaction) {
+        for shard in acknowledged_by(made) {
+            self.highest.remove(&shard);
+        }
+        for shard in reset_by(made) {
+            self.ahead.remove(&shard);
+            self.marks.forget(shard);
+        }
+    }
+
+    /// Takes all that is listed as pending in shards whose watermark has to be taken out first; whether there are any.
+    fn start_over(&self, snapshot: &mut Snapshot) -> bool {
+        let ids: Vec<Uuid> = snapshot.shards.iter().map(|s| s.state.shard).collect();
+        let resetting = self.known.resetting(ids.into_iter());
+        let named = snapshot.shards.iter_mut();
+        for s in named.filter(|s| resetting.contains(&s.state.shard)) {
+            s.start_over();
+        }
+        !resetting.is_empty()
     }
 
     /// Reads facts of the oldest pending generations; what cannot be read stays unknown and is named by the merge.
@@ -235,7 +265,8 @@ impl Tracker {
             .retain(|shard| listed.contains(shard) || unread(shard));
         let mut found = Vec::new();
         let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
-            if !self.acknowledged.contains(&kind) {
+            let told = kind == AnomalyKind::WatermarkAhead || !self.acknowledged.contains(&kind);
+            if told {
                 found.push(Anomaly {
                     kind,
                     shard,
@@ -247,7 +278,8 @@ impl Tracker {
             let message = format!("shard {}: {}", f.shard, f.what);
             tell(AnomalyKind::UnsupportedManifest, Some(f.shard), message);
         }
-        let mut acknowledged = BTreeSet::new();
+        let (mut acknowledged, mut resetting) = (BTreeSet::new(), BTreeSet::new());
+        let keyed = !key_fields(snapshot.base.schema()).is_empty();
         for s in &snapshot.shards {
             let shard = s.state.shard;
             if s.is_behind_its_mark() || made_again.contains(&shard) {
@@ -255,8 +287,11 @@ impl Tracker {
             }
             // It may come past the mark; what it listed up to there is still nowhere else.
             if self.ahead.contains(&shard) {
-                let message = s.what_is_ahead();
-                tell(AnomalyKind::WatermarkAhead, Some(shard), message);
+                let kind = AnomalyKind::WatermarkAhead;
+                match keyed && self.acknowledged.contains(&kind) {
+                    true => drop(resetting.insert(shard)),
+                    false => tell(kind, Some(shard), s.what_is_ahead(keyed)),
+                }
             }
             if let Some(before) = self
                 .highest
@@ -316,6 +351,7 @@ impl Tracker {
             }
         }
         self.known.set_acknowledged(acknowledged);
+        self.known.set_resetting(resetting);
         if let Some(version) = self.direct_write {
             tell(
                 AnomalyKind::DirectWrite,

@@ -130,12 +130,26 @@ impl ShardPending {
         self.watermark > 0 && self.watermark >= self.state.manifest.current_generation
     }
 
-    /// What is said of a shard that was once behind its mark.
-    pub fn what_is_ahead(&self) -> String {
+    /// What is said of a shard that was once behind its mark. Without a key, rows that are merged again are there twice.
+    pub fn what_is_ahead(&self, keyed: bool) -> String {
+        let remedy = match keyed {
+            true => "acknowledge WatermarkAhead to merge all that the shard lists from the start",
+            false => {
+                "the table has no primary key, so that this cannot be acknowledged: write the rows of its generations again under a new shard id, then remove the shard's directory"
+            }
+        };
         format!(
-            "the base holds generations of shard {} through {}, and the shard had not come so far: it was made again, or too much was marked, and nothing says which of its rows the base holds; write the rows of its generations again under a new shard id, then remove the shard's directory",
+            "the base held generations of shard {} through {} before the shard had come so far: it was made again, or too much was marked, and nothing says which of its rows the base holds; {remedy}",
             self.state.shard, self.watermark
         )
+    }
+
+    /// Takes all that is listed as pending: what the base says of this shard is not about it.
+    pub(crate) fn start_over(&mut self) {
+        self.watermark = 0;
+        let mut all = std::mem::take(&mut self.merged);
+        all.append(&mut self.pending);
+        self.pending = all;
     }
 
     /// A number that is listed with a directory which is not named as that generation's, if any: it stops the shard.

@@ -20,6 +20,8 @@ pub const ALL: &[&str] = &[
     "merge.deletions",
     "merge.commit",
     "merge.committed",
+    "reset.commit",
+    "reset.committed",
     "drain.begin",
     "drain.write",
     "drain.written",

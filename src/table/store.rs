@@ -135,6 +135,10 @@ impl Stores {
         }
     }
 
+    pub(crate) fn config(&self) -> &StoresConfig {
+        &self.config
+    }
+
     /// The session of a location's store and credentials; the least recently used one makes room.
     fn session(&self, location: &Location) -> Result<Arc<Session>> {
         let key = (location.authority().to_string(), location.options.clone());

@@ -71,6 +71,39 @@ async fn a_merge_that_is_killed_at_any_step_loses_doubles_and_resurrects_nothing
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledged_shard_that_is_killed_at_any_step_of_it_loses_nothing() {
+    let mut whole = busy().await;
+    expect(0, &["merge", "--table", &whole.uri]);
+    std::fs::remove_dir_all(whole.path().join("_mem_wal")).unwrap();
+    for round in 1..=6u64 {
+        whole.put(&[(5 * round, 9), (round, 9)]).await;
+        whole.delete(&[60 + round]).await;
+        whole.flush().await;
+    }
+    whole.close().await;
+    let dir = tempfile::tempdir().unwrap();
+    for step in steps::ALL.iter().filter(|s| s.starts_with("reset.")) {
+        let t = whole.copy();
+        let args = ["merge", "--table", &t.uri, "--until-fresh", "--drain"];
+        let refused = expect(7, &args);
+        assert!(
+            refused.err.contains("acknowledge WatermarkAhead"),
+            "{refused:?}"
+        );
+        let said = [&args[..], &["--acknowledge", "WatermarkAhead"]].concat();
+        killed_at(step, &said, dir.path());
+        // What was acknowledged before the death needs no second word.
+        match *step {
+            "reset.committed" => expect(0, &args),
+            _ => expect(0, &said),
+        };
+        assert_eq!(t.verdict().await, Default::default(), "killed at {step}");
+        let seen = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
+        assert_eq!(seen["anomalies"], serde_json::json!([]));
+    }
+}
+
 /// An Experiment that is merged in small steps, compacted at once, and reclaimed soon.
 fn manifest(dir: &Path, uri: &str) -> String {
     let file = dir.join("maze.yaml");

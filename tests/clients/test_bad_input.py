@@ -96,6 +96,16 @@ def test_a_shard_whose_log_was_thrown_away_is_not_taken_for_merged(table):
     subprocess.run(["rm", "-r", f"{table.uri}/_mem_wal"], check=True)
     table.generation("s0", table.rows([5]))
     untouched(table.uri, "merge", table.uri, REFUSED, "WatermarkAhead")
+    # Nor once it has come past what was merged before, whoever looks first then.
+    for n in range(4):
+        table.generation("s0", table.rows([n]))
+    untouched(table.uri, "merge", table.uri, REFUSED, "WatermarkAhead")
+    freshet("merge", "--table", table.uri, "--drain", expect=REFUSED)
+    merge(table.uri, "--drain", "--acknowledge", "WatermarkAhead")
+    same(table, table.truth)
+    table.generation("s0", table.rows([3, 9]), Delete([0]))
+    merge(table.uri)
+    same(table, table.truth)
 
 
 # -- broken files ------------------------------------------------------------------------------------------------------

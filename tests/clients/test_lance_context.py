@@ -7,12 +7,13 @@ import datetime as dt
 import json
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
 import lance
 import pytest
-from driver import PATIENCE, backlog, merge
+from driver import PATIENCE, REFUSED, backlog, merge
 
 PYTHON = os.environ.get("LANCE_CONTEXT_PYTHON", "python3")
 # Large text that `get` answers from the base table and leaves out from a generation.
@@ -118,6 +119,23 @@ def test_the_client_goes_on_writing_after_a_merge_and_is_merged_again(tmp_path, 
         merge(s.uri)
         s.base_is(s.added)
         s.listed_is_right()
+
+
+def test_a_log_that_was_thrown_away_is_merged_from_its_start_once_somebody_says_so(tmp_path, seed):
+    """The client always writes one shard id, so that its counter begins below what was merged before."""
+    s = Store(tmp_path, seed)
+    s.write(2, name="first")
+    merge(s.uri)
+    shutil.rmtree(s.uri / "_mem_wal")
+    s.write(4, name="second")
+    assert "WatermarkAhead" in merge(s.uri, "--drain", expect=REFUSED).text
+    merge(s.uri, "--drain", "--acknowledge", "WatermarkAhead")
+    s.base_is(s.added)
+    s.listed_is_right()
+    s.write(1, name="third")
+    merge(s.uri)
+    s.base_is(s.added)
+    s.listed_is_right()
 
 
 def test_the_clients_backlog_is_counted_though_its_manifests_carry_no_sizes(tmp_path, seed):

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use freshet::engine::Config;
 use freshet::plan::{Reason, TableId};
+use freshet::table::AnomalyKind;
 
 use crate::fixtures::{Fixture, Spec, shard};
 use crate::running::{Running, eager, patient, quick, table};
@@ -257,5 +258,45 @@ async fn a_shard_whose_newest_manifest_breaks_waits_alone_and_the_tables_figures
     std::fs::write(&file, whole).unwrap();
     let mended = engine.until_fresh("maze").await;
     assert_eq!(why(&mended), Some(Reason::Fresh));
+    assert_eq!(t.verdict().await, Default::default());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shard_that_was_made_again_waits_for_a_persons_word_and_is_merged_from_its_start_then() {
+    let mut t = two_shards().await;
+    for n in 0..3 {
+        t.put(&[(n, 1), (n + 1, 1)]).await;
+        t.flush().await;
+    }
+    let spec = table("maze", &t, eager());
+    let mut engine = Running::start(quick(), vec![spec.clone()]);
+    engine.until_fresh("maze").await;
+    engine.engine.stop().await;
+    t.close().await;
+    let made_again = t.path().join("_mem_wal").join(shard(0).to_string());
+    std::fs::remove_dir_all(made_again).unwrap();
+    for n in 0..5 {
+        t.put(&[(2 * n, 5), (2 * n + 1, 5)]).await;
+        t.delete(&[40 + 2 * n]).await;
+        t.flush().await;
+    }
+    let mut engine = Running::start(quick(), vec![spec.clone()]);
+    let waits = engine.until("maze", |s| {
+        let ahead = s.why.as_ref();
+        ahead.is_some_and(|why| why.reason == Reason::WatermarkAhead)
+    });
+    assert_ne!(waits.await.pending_generations, None);
+    let mut acknowledged = spec;
+    acknowledged.acknowledged = vec![AnomalyKind::WatermarkAhead];
+    engine.engine.set_tables(vec![acknowledged]);
+    engine
+        .until("maze", |s| {
+            let ahead = s.why.as_ref();
+            ahead.is_some_and(|why| why.reason != Reason::WatermarkAhead)
+        })
+        .await;
+    engine.until_fresh("maze").await;
+    assert_eq!(t.verdict().await, Default::default());
+    engine.engine.stop().await;
     assert_eq!(t.verdict().await, Default::default());
 }

@@ -28,7 +28,7 @@ async fn two_generations() -> Fixture {
     t
 }
 
-async fn kinds(m: &mut Merger) -> Vec<AnomalyKind> {
+pub async fn kinds(m: &mut Merger) -> Vec<AnomalyKind> {
     let (observation, _) = m.observe().await;
     observation.anomalies.iter().map(|a| a.kind).collect()
 }

@@ -74,3 +74,31 @@ async fn an_idle_table_costs_no_write_and_its_upkeep_no_request() {
     assert_eq!(indexed, Upkeep::Nothing);
     assert_eq!(counts.take().1, 0, "looking for work writes nothing");
 }
+
+#[tokio::test]
+async fn a_merged_generation_that_is_still_listed_costs_one_request_on_the_first_look_and_none_later()
+ {
+    let mut t = Fixture::create(Spec::default()).await;
+    t.put(&[(1, 1)]).await;
+    t.flush().await;
+    t.put(&[(2, 2)]).await;
+    t.flush().await;
+    let looks = |uri: String| async move {
+        let (config, counts) = counting();
+        let mut desk = Desk::with(&uri, config).await;
+        let mut reads = [0; 3];
+        for read in &mut reads {
+            counts.take();
+            desk.observe().await;
+            *read = counts.take().0;
+        }
+        reads
+    };
+    let mut desk = Desk::open(&t.uri).await;
+    desk.merge(9).await;
+    let listed = looks(t.uri.clone()).await;
+    desk.drain().await;
+    let drained = looks(t.uri.clone()).await;
+    assert_eq!(listed[0], drained[0] + 1);
+    assert_eq!(listed[1..], drained[1..]);
+}
