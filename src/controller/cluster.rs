@@ -24,6 +24,7 @@ use super::counted::Counting;
 use super::desk::Wrote;
 use super::lease::ClusterLease;
 use super::news::News;
+use super::refused::Refusals;
 use super::secrets::{Found, LABEL, Named};
 use super::served::OPENAPI;
 use crate::api::{API_VERSION, Experiment, ExperimentStatus, KIND};
@@ -85,6 +86,7 @@ impl Cluster {
         let client = ClientBuilder::try_from(config)
             .map_err(|_| NoCluster::Unusable("its certificates or its credentials"))?
             .with_layer(&counting)
+            .with_layer(&Refusals::default())
             .build();
         let reporter = Reporter {
             controller: MANAGER.into(),

@@ -14,6 +14,7 @@ mod finalize;
 pub mod health;
 pub mod lease;
 mod news;
+mod refused;
 mod role;
 mod row;
 mod secrets;

@@ -3,99 +3,10 @@
 //! Lives here: what needs no store that answers. May use: the harness, the built binary. Never: a Pod, or a sleep where
 //! kubectl can wait.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::harness::Cluster;
-
-/// A controller that ends with its test.
-struct Controller {
-    child: Child,
-    told: Value,
-    _config: tempfile::NamedTempFile,
-}
-
-impl Controller {
-    fn start(cluster: &Cluster, namespace: &str, config: &Value) -> Self {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), config.to_string()).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_freshet"))
-            .env("KUBECONFIG", cluster.kubeconfig())
-            .args(["controller", "--output=json", "--poll=200ms"])
-            .args([
-                "--metrics-address=127.0.0.1:0",
-                "--health-address=127.0.0.1:0",
-            ])
-            .args([
-                "--watch-namespace",
-                namespace,
-                "--lease-namespace",
-                namespace,
-            ])
-            .arg("--config")
-            .arg(file.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        let mut says = BufReader::new(child.stdout.take().unwrap());
-        says.read_line(&mut line).unwrap();
-        Self {
-            child,
-            told: serde_json::from_str(&line).unwrap(),
-            _config: file,
-        }
-    }
-
-    async fn metrics(&self) -> String {
-        let at = self.told["metrics"].as_str().unwrap();
-        let answer = reqwest::get(format!("http://{at}/metrics")).await.unwrap();
-        answer.text().await.unwrap()
-    }
-
-    /// Asks it to end, and waits until it has.
-    fn end(mut self) -> Option<i32> {
-        let pid = self.child.id().to_string();
-        Command::new("kill").arg(pid).status().unwrap();
-        self.child.wait().unwrap().code()
-    }
-}
-
-impl Drop for Controller {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn experiment(namespace: &str, name: &str, spec: &Value) -> Value {
-    json!({
-        "apiVersion": "freshet.dev/v1alpha1",
-        "kind": "Experiment",
-        "metadata": { "name": name, "namespace": namespace },
-        "spec": spec,
-    })
-}
-
-/// Waits until a condition has a reason.
-fn wait_for(cluster: &Cluster, namespace: &str, name: &str, kind: &str, reason: &str) {
-    let path = format!("jsonpath={{.status.conditions[?(@.type==\"{kind}\")].reason}}={reason}");
-    let object = format!("experiment/{name}");
-    cluster.kubectl_ok(&[
-        "wait",
-        "-n",
-        namespace,
-        &object,
-        "--for",
-        &path,
-        "--timeout=60s",
-    ]);
-}
+use crate::running::{Controller, experiment, wait_for};
 
 #[tokio::test]
 async fn an_experiment_without_leave_is_told_so_and_no_store_is_asked() {

@@ -8,6 +8,7 @@ mod fixtures;
 #[path = "../stores/servers.rs"]
 mod servers;
 
+mod alerts;
 mod chart;
 mod controller;
 mod ends;
@@ -16,4 +17,6 @@ mod node;
 mod operator;
 mod release;
 mod resource;
+mod rights;
+mod running;
 mod writing;
