@@ -19,4 +19,6 @@ mod release;
 mod resource;
 mod rights;
 mod running;
+mod steady;
+mod tally;
 mod writing;
