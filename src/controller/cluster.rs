@@ -3,6 +3,7 @@
 //! Lives here: the client, the few calls that the controller makes, and the watch. May use: kube. Must never
 //! come in: a decision, a retry (whoever asked decides when to ask again), or a body of the API server in a message.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +11,16 @@ use std::time::Duration;
 use axum::http;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Patch, PatchParams};
 use kube::client::ClientBuilder;
-use kube::core::DeserializeGuard;
+use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::WatchStreamExt;
 use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
-use kube::{Api, Client, Config, Error, ResourceExt};
+use kube::{Api, Client, Config, Error, Resource, ResourceExt};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Value, json};
 
 use super::counted::Counting;
@@ -41,7 +44,64 @@ const SILENCE: Duration = Duration::from_secs(150);
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// Objects as they come: one that cannot be read is told as such and stops nothing.
-pub type Guarded = DeserializeGuard<Experiment>;
+pub type Guarded = DeserializeGuard<Readable>;
+
+/// An Experiment whose spec can be read. Its status is the operator's own; one that somebody else made unreadable says
+/// nothing, and is written anew.
+#[derive(Debug, Clone)]
+pub struct Readable {
+    /// With an empty status where there is none that can be read.
+    pub experiment: Experiment,
+    /// Whether there is one that cannot.
+    pub garbled: bool,
+}
+
+impl<'de> Deserialize<'de> for Readable {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut object = Value::deserialize(from)?;
+        if let Ok(experiment) = Experiment::deserialize(&object) {
+            return Ok(Self {
+                experiment,
+                garbled: false,
+            });
+        }
+        let garbled = object.as_object_mut().and_then(|o| o.remove("status"));
+        let experiment = Experiment::deserialize(object).map_err(serde::de::Error::custom)?;
+        Ok(Self {
+            experiment,
+            garbled: garbled.is_some(),
+        })
+    }
+}
+
+impl Resource for Readable {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind(_: &()) -> Cow<'_, str> {
+        Experiment::kind(&())
+    }
+
+    fn group(_: &()) -> Cow<'_, str> {
+        Experiment::group(&())
+    }
+
+    fn version(_: &()) -> Cow<'_, str> {
+        Experiment::version(&())
+    }
+
+    fn plural(_: &()) -> Cow<'_, str> {
+        Experiment::plural(&())
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.experiment.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.experiment.metadata
+    }
+}
 
 /// The way to the API server.
 #[derive(Clone)]
@@ -156,7 +216,20 @@ impl Cluster {
         });
         let params = PatchParams::apply(MANAGER).force();
         let patch = Patch::Apply(&body);
-        told(within(api.patch_status(name, &params, &patch)).await, id)
+        let mut answer = within(api.patch_status(name, &params, &patch)).await;
+        if let Some(Ok(DeserializeGuard(Ok(Readable { garbled: true, .. })))) = &answer {
+            // An apply leaves alone what others wrote beside it.
+            let nothing = json!({ "metadata": { "uid": uid }, "status": null });
+            let merge = PatchParams {
+                field_manager: Some(MANAGER.into()),
+                ..Default::default()
+            };
+            answer = within(api.patch_status(name, &merge, &Patch::Merge(&nothing))).await;
+            if let Some(Ok(_)) = answer {
+                answer = within(api.patch_status(name, &params, &patch)).await;
+            }
+        }
+        told(answer, id)
     }
 
     /// Sets the finalizers of one version of an Experiment.
@@ -288,6 +361,26 @@ pub fn named(object: &Guarded) -> (String, String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_status_that_cannot_be_read_does_not_make_the_experiment_unreadable() {
+        let object = |status: Value| {
+            serde_json::from_value::<Readable>(json!({
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "metadata": { "name": "plums" },
+                "spec": { "table": { "uri": "s3://orchard/plums" } },
+                "status": status,
+            }))
+        };
+        let read = object(json!({ "observedGeneration": 1 })).unwrap();
+        assert!(!read.garbled && read.experiment.status.is_some());
+        let read = object(json!({ "quarantinedCount": 1u64 << 40 })).unwrap();
+        assert!(read.garbled && read.experiment.status.is_none());
+        assert_eq!(read.experiment.spec.table.uri, "s3://orchard/plums");
+        let spec = json!({ "metadata": {}, "spec": { "table": 1 }, "status": {} });
+        assert!(serde_json::from_value::<Readable>(spec).is_err());
+    }
 
     #[test]
     fn an_edit_after_a_long_outage_of_the_api_server_is_seen_within_seconds() {

@@ -327,7 +327,8 @@ impl Shell {
             Heard::Watched(watch, event) => match *event {
                 Event::Init => self.desk.lists(watch),
                 Event::InitApply(object) | Event::Apply(object) => {
-                    self.desk.took(watch, object.0, now);
+                    let read = object.0.map(|read| read.experiment);
+                    self.desk.took(watch, read, now);
                 }
                 Event::InitDone => {
                     let scope = self.namespaces.get(watch).cloned();

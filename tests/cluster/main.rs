@@ -9,6 +9,8 @@ mod fixtures;
 mod servers;
 
 mod alerts;
+mod bad;
+mod bad_specs;
 mod chart;
 mod controller;
 mod ends;

@@ -10,7 +10,8 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Fixture, Spec};
-use crate::release::{HOME, KEYS, Release, pod, process, sum, until};
+use crate::release::{CONTROLLER, HOME, KEYS, Release, pod, process, sum, until};
+use crate::rights;
 use crate::servers::MARK;
 use crate::writing::{Writing, round};
 
@@ -69,6 +70,8 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     step("deletions");
     delete(&release, &mut plums, &mut kelp).await;
 
+    step("rights");
+    uses_every_right(&release);
     step("secrets");
     release.note_logs();
     hides_secrets(&release);
@@ -363,6 +366,17 @@ async fn delete(release: &Release, plums: &mut Fixture, kelp: &mut Fixture) {
         assert_eq!(release.pending(exp.1), 0);
         judge(release, exp.1, table).await;
     }
+}
+
+/// Over all of this, nothing was refused, and no right was there for nothing.
+fn uses_every_right(release: &Release) {
+    let cluster = &release.cluster;
+    let lease = format!("role/{CONTROLLER}-lease");
+    let roles = [format!("clusterrole/{CONTROLLER}"), lease].map(|role| cluster.get(HOME, &role));
+    let account = format!("system:serviceaccount:{HOME}:{CONTROLLER}");
+    let (used, refused) = rights::asked(cluster, &account);
+    assert_eq!(used, rights::granted(&roles));
+    assert_eq!(refused, [] as [Value; 0]);
 }
 
 /// Whatever the operator said, to whomever: no part of a secret is in it.

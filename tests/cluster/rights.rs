@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Cluster;
 use crate::release::{CHART, helm_ok, until};
-use crate::running::{Controller, allowing, of_store, patch, secret, wait, wait_for};
+use crate::running::{Controller, allowing, of_store, request, secret, wait, wait_for};
 use crate::servers::{Kind, Server};
 
 const NS: &str = "heron";
@@ -128,24 +128,13 @@ fn put(cluster: &Cluster, role: &Value, (group, resource, verb): &Right, may: bo
     });
 }
 
-fn request(cluster: &Cluster, name: &str, what: &str) {
-    let asks = json!({ "metadata": { "annotations": { "freshet.dev/requestedAt": what } } });
-    patch(cluster, NS, name, &asks);
-    wait(
-        cluster,
-        NS,
-        name,
-        &format!("jsonpath={{.status.lastHandledRequest}}={what}"),
-    );
-}
-
 /// Everything that needs a right, seen to be done: it is looked at with its Secret, held by the finalizer, told of by
 /// events, one of them twice, and let go.
 fn is_served(cluster: &Cluster, name: &str) {
     wait_for(cluster, NS, name, "Ready", "TableNotFound");
     wait(cluster, NS, name, FINALIZER);
     for what in ["once", "again", "and again"] {
-        request(cluster, name, what);
+        request(cluster, NS, name, what);
     }
     let delete = ["delete", "experiment", name, "-n", NS, "--timeout=60s"];
     cluster.kubectl_ok(&delete);
@@ -201,7 +190,7 @@ async fn each_right_of_the_chart_is_needed_and_a_missing_one_is_named_and_waited
         if (&**resource, &**verb) == ("events", "patch") {
             // The first of a kind is created.
             for asks in ["first", "second", "third"] {
-                request(cluster, &name, asks);
+                request(cluster, NS, &name, asks);
             }
         }
         until(&missing, || {
@@ -214,7 +203,7 @@ async fn each_right_of_the_chart_is_needed_and_a_missing_one_is_named_and_waited
         assert!(controller.runs(), "{missing}");
         controller.livez().await;
         put(cluster, role, right, true);
-        request(cluster, &name, "granted");
+        request(cluster, NS, &name, "granted");
         let there = format!("may {verb} {what} in the namespace {NS} again");
         until(&there, || controller.log().contains(&there).then_some(()));
         wait_for(cluster, NS, &name, "Ready", "TableNotFound");

@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use serde_json::{Value, json};
 
 use crate::harness::Cluster;
+use crate::release::until;
 use crate::servers::Server;
 
 /// A controller that ends with its test.
@@ -176,4 +177,25 @@ pub fn patch(cluster: &Cluster, namespace: &str, name: &str, patch: &Value) {
     let patch = patch.to_string();
     let args = ["patch", "experiment", name, "-n", namespace];
     cluster.kubectl_ok(&[&args[..], &["--type=merge", "-p", &patch]].concat());
+}
+
+/// Asks for a merge now, and waits until that was passed on.
+pub fn request(cluster: &Cluster, namespace: &str, name: &str, what: &str) {
+    let asks = json!({ "metadata": { "annotations": { "freshet.dev/requestedAt": what } } });
+    patch(cluster, namespace, name, &asks);
+    let handled = format!("jsonpath={{.status.lastHandledRequest}}={what}");
+    wait(cluster, namespace, name, &handled);
+}
+
+/// Waits until everything is merged and drained, and the status says so.
+pub fn settle(cluster: &Cluster, namespace: &str, name: &str) {
+    let mut asked = 0;
+    until(name, || {
+        asked += 1;
+        request(cluster, namespace, name, &format!("settle-{asked}"));
+        let status = &cluster.get(namespace, &format!("experiment/{name}"))["status"];
+        let settled = status["backlog"]["pendingGenerations"] == 0
+            && status["reclaim"]["draining"].as_u64() == Some(0);
+        settled.then_some(())
+    });
 }

@@ -123,7 +123,7 @@ impl Desk {
                     return refused(
                         Reason::NotAllowed,
                         format!(
-                            "The endpoint leads to {what}. Name another, or ask whoever runs the operator to list it in storage.allowedEndpoints."
+                            "table.storage.endpoint leads to {what}. Name another, or ask whoever runs the operator to list it in storage.allowedEndpoints."
                         ),
                     );
                 }
@@ -201,12 +201,12 @@ fn credentials(
 ) -> Result<BTreeMap<String, String>, String> {
     match found {
         Found::Missing => Err(format!(
-            "The Secret {name} does not exist in this namespace, or does not carry the label {LABEL}: \"true\". Create or label it."
+            "The Secret {name} of table.secretRef does not exist in this namespace, or does not carry the label {LABEL}: \"true\". Create or label it."
         )),
         Found::Forbidden => Err(format!(
-            "The operator may not read the Secret {name}. Grant its service account get on Secrets in this namespace."
+            "The operator may not read the Secret {name} of table.secretRef. Grant its service account get on Secrets in this namespace."
         )),
         Found::Keys(keys) => storage::credentials_for(table, keys)
-            .map_err(|e| format!("The Secret {name} cannot be used: {e}.")),
+            .map_err(|e| format!("The Secret {name} of table.secretRef cannot be used: {e}.")),
     }
 }
