@@ -111,6 +111,11 @@ impl Access {
         }
     }
 
+    /// The endpoints that were allowed by name.
+    pub fn endpoints(&self) -> &[String] {
+        &self.endpoints
+    }
+
     /// Whether an endpoint was allowed by name, so that it may resolve to whatever it does.
     pub fn names_endpoint(&self, endpoint: &str) -> bool {
         canonical(endpoint, "").is_ok_and(|e| self.endpoints.contains(&e))

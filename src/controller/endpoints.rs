@@ -1,12 +1,16 @@
 //! Where a store's endpoint leads: what an operator inside a cluster must not be sent to.
 //!
-//! Lives here: the list of addresses that no endpoint may resolve to unless it was allowed by name, and the look-up. May
-//! use: std's addresses, tokio's resolver. Must never come in: a connection, or a verdict on a table.
+//! Lives here: the list of addresses that no endpoint may resolve to unless it was allowed by name, the look-up, and the
+//! guard that is asked at every connection. May use: std's addresses, tokio's resolver. Must never come in: a connection, or a verdict on a table.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use url::{Host, Url};
+
+use crate::table::Door;
 
 /// How long a name may take to resolve.
 const WITHIN: Duration = Duration::from_secs(5);
@@ -82,6 +86,53 @@ fn plain(address: IpAddr) -> IpAddr {
     }
 }
 
+/// Asked at every connection to a store: a name that led out when it was looked up may lead in by now.
+#[derive(Debug)]
+pub struct Guard {
+    /// The API server's addresses.
+    api: Vec<IpAddr>,
+    /// Names that whoever runs the operator trusts.
+    trusted: Vec<String>,
+    /// Names that lead in, each told once.
+    told: Mutex<BTreeSet<String>>,
+}
+
+impl Guard {
+    /// `allowed` are the endpoints that were allowed by name.
+    pub fn new(api: &[IpAddr], allowed: &[String]) -> Self {
+        let host = |endpoint: &String| Some(Url::parse(endpoint).ok()?.host_str()?.to_owned());
+        Self {
+            api: api.to_vec(),
+            trusted: allowed.iter().filter_map(host).collect(),
+            told: Mutex::default(),
+        }
+    }
+}
+
+impl Door for Guard {
+    fn may(&self, host: &str, address: IpAddr) -> bool {
+        let host = host.trim_end_matches('.').to_ascii_lowercase();
+        // A bucket may stand in the name, before the endpoint's.
+        let of = |name: &String| {
+            let rest = host.strip_suffix(name.as_str());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        let what = inside(address, &self.api).filter(|_| !self.trusted.iter().any(of));
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(what) = what else {
+            told.remove(&host);
+            return true;
+        };
+        if told.insert(host.clone()) {
+            tracing::warn!(
+                host,
+                "a store's name leads to {what}; it is not connected to"
+            );
+        }
+        false
+    }
+}
+
 /// Looks where an endpoint leads. One bad address among many is bad.
 pub async fn look_up(endpoint: &str, api: &[IpAddr]) -> Leads {
     let Ok(url) = Url::parse(endpoint) else {
@@ -147,6 +198,20 @@ mod tests {
         let api = ["10.96.0.1".parse().unwrap()];
         let said = inside("::ffff:10.96.0.1".parse().unwrap(), &api);
         assert_eq!(said, Some("the cluster's API server"));
+    }
+
+    #[test]
+    fn a_name_that_leads_in_later_is_not_connected_to_unless_it_is_trusted() {
+        let api = ["10.96.0.1".parse().unwrap()];
+        let guard = Guard::new(&api, &["http://shelf.store:9000".into()]);
+        let may = |host: &str, to: &str| guard.may(host, to.parse().unwrap());
+        assert!(may("depot.example", "52.219.1.1"));
+        for inside in ["127.0.0.1", "169.254.169.254", "::1", "10.96.0.1"] {
+            assert!(!may("depot.example", inside), "{inside}");
+            assert!(!may("notshelf.store", inside), "{inside}");
+            assert!(may("shelf.store", inside), "{inside}");
+            assert!(may("bucket.Shelf.store.", inside), "{inside}");
+        }
     }
 
     #[tokio::test]

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::cluster::{self, Cluster, Guarded, NoCluster};
 use super::desk::{Act, Desk, Wrote};
-use super::endpoints::{self, Leads};
+use super::endpoints::{self, Guard, Leads};
 use super::health::{self, Gate, Health};
 use super::lease::{Campaign, Elector, Leadership, Timing};
 use super::secrets::{Found, Named};
@@ -222,8 +222,10 @@ impl Shell {
         leadership: Leadership,
     ) -> Self {
         let (tell, hears) = mpsc::channel(256);
+        let allowed = options.settings.access.endpoints();
         let stores = Stores::new(StoresConfig {
             allow_local: false,
+            door: Some(Arc::new(Guard::new(&api, allowed))),
             wrapper: Some(Arc::new(CountedStores::new(metrics.clone()))),
             ..Default::default()
         });

@@ -64,7 +64,7 @@ pub use read::{
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};
 pub use snapshot::{Chunk, Listing, Snapshot};
-pub use store::{Location, Stores, StoresConfig};
+pub use store::{Door, Location, Stores, StoresConfig};
 pub use survey::{ReclaimMemory, SURVEY_EVERY};
 pub use tail::{Tail, TailPolicy, Tails};
 pub use versions::{Cleaned, VersionsMemory, VersionsPolicy};

@@ -4,6 +4,7 @@
 //! credentials, all within one byte budget, each with a registry of its own scheme only: contract 21).
 //! May use: lance, object_store. Never: Kubernetes, a Secret's name, or a credential in a message.
 
+mod door;
 mod own;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -20,6 +21,7 @@ use lance_io::object_store::{
 };
 
 use super::error::{Error, Result};
+pub use door::Door;
 use own::OwnCredentials;
 
 /// A table's URI and the options that its store is opened with, credentials among them.
@@ -102,6 +104,8 @@ pub struct StoresConfig {
     pub allow_local: bool,
     /// Wrapped around every store that is opened: counts, delays, faults.
     pub wrapper: Option<Arc<dyn WrappingObjectStore>>,
+    /// Asked where names of stores lead, for tables that bring their own credentials; `None` lets them lead anywhere.
+    pub door: Option<Arc<dyn Door>>,
 }
 
 impl Default for StoresConfig {
@@ -110,6 +114,7 @@ impl Default for StoresConfig {
             cache_bytes: 128 << 20,
             allow_local: true,
             wrapper: None,
+            door: None,
         }
     }
 }
@@ -173,7 +178,7 @@ impl Stores {
                 if let Some(remedy) = own::missing(scheme, &keys) {
                     return Err(Error::CredentialsIncomplete(remedy));
                 }
-                Arc::new(OwnCredentials)
+                Arc::new(OwnCredentials(self.config.door.clone()))
             }
             "s3" => Arc::new(AwsStoreProvider),
             "gs" => Arc::new(GcsStoreProvider),

@@ -17,6 +17,7 @@ mod ends;
 mod harness;
 mod node;
 mod operator;
+mod rebinding;
 mod release;
 mod resource;
 mod rights;

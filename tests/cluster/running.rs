@@ -29,11 +29,32 @@ impl Controller {
 
     /// As whoever a kubeconfig names, with more arguments.
     pub fn start_as(kubeconfig: &Path, namespace: &str, config: &Value, more: &[&str]) -> Self {
+        let binary = Command::new(env!("CARGO_BIN_EXE_freshet"));
+        Self::start_by(binary, kubeconfig, namespace, config, more)
+    }
+
+    /// One that has a file of names of its own in place of the machine's.
+    pub fn start_with_hosts(hosts: &Path, cluster: &Cluster, namespace: &str) -> Self {
+        let mut command = Command::new("unshare");
+        let binds = "mount --bind \"$0\" /etc/hosts && exec \"$@\"";
+        command.args(["--mount", "sh", "-c", binds]);
+        command.arg(hosts).arg(env!("CARGO_BIN_EXE_freshet"));
+        let more = ["--poll=200ms"];
+        Self::start_by(command, cluster.kubeconfig(), namespace, &json!({}), &more)
+    }
+
+    fn start_by(
+        mut command: Command,
+        kubeconfig: &Path,
+        namespace: &str,
+        config: &Value,
+        more: &[&str],
+    ) -> Self {
         let kept = tempfile::tempdir().unwrap();
         let file = kept.path().join("config.json");
         std::fs::write(&file, config.to_string()).unwrap();
         let logs = std::fs::File::create(kept.path().join("log")).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_freshet"))
+        let mut child = command
             .env("KUBECONFIG", kubeconfig)
             .args(["controller", "--output=json"])
             .args([

@@ -21,6 +21,8 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::{ClientOptions, ObjectStore as Client, RetryConfig};
 use url::Url;
 
+use super::door::{self, Door};
+
 type LanceResult<T> = lance_core::Result<T>;
 type Options = HashMap<String, String>;
 
@@ -104,7 +106,7 @@ fn canonical(key: &str) -> &'static str {
 
 /// Builds the stores of tables with credentials of their own, for s3, az, abfss and gs.
 #[derive(Debug)]
-pub(super) struct OwnCredentials;
+pub(super) struct OwnCredentials(pub(super) Option<Arc<dyn Door>>);
 
 #[async_trait]
 impl ObjectStoreProvider for OwnCredentials {
@@ -114,10 +116,11 @@ impl ObjectStoreProvider for OwnCredentials {
             "az" | "abfss" => Some(account(&base, Some(&options))?),
             _ => None,
         };
+        let client = door::options(self.0.as_ref());
         let client: Arc<dyn Client> = match base.scheme() {
-            "s3" => s3(&base, &options).await?,
-            "az" | "abfss" => azure(&base, &options)?,
-            "gs" => google(&base, &options)?,
+            "s3" => s3(&base, &options, client).await?,
+            "az" | "abfss" => azure(&base, &options, client)?,
+            "gs" => google(&base, &options, client)?,
             other => return Err(lance_core::Error::not_supported(other.to_string())),
         };
         // Lance names an Azure store by its account, and would look for one that is not given in the environment.
@@ -192,8 +195,8 @@ fn retries(options: &Options) -> RetryConfig {
     }
 }
 
-async fn s3(base: &Url, options: &Options) -> LanceResult<Arc<dyn Client>> {
-    let mut builder = AmazonS3Builder::new();
+async fn s3(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
+    let mut builder = AmazonS3Builder::new().with_client_options(client);
     let mut region = None;
     for (key, value) in known::<AmazonS3ConfigKey>(options) {
         if key == AmazonS3ConfigKey::Region {
@@ -220,8 +223,9 @@ async fn s3(base: &Url, options: &Options) -> LanceResult<Arc<dyn Client>> {
     Ok(Arc::new(builder.build()?))
 }
 
-fn azure(base: &Url, options: &Options) -> LanceResult<Arc<dyn Client>> {
+fn azure(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
     let mut builder = MicrosoftAzureBuilder::new()
+        .with_client_options(client)
         .with_url(base.as_str())
         .with_retry(retries(options));
     for (key, value) in known::<AzureConfigKey>(options) {
@@ -230,8 +234,9 @@ fn azure(base: &Url, options: &Options) -> LanceResult<Arc<dyn Client>> {
     Ok(Arc::new(builder.build()?))
 }
 
-fn google(base: &Url, options: &Options) -> LanceResult<Arc<dyn Client>> {
+fn google(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
     let mut builder = GoogleCloudStorageBuilder::new()
+        .with_client_options(client)
         .with_url(base.as_str())
         .with_retry(retries(options));
     for (key, value) in known::<GoogleConfigKey>(options) {
@@ -291,7 +296,7 @@ mod tests {
     fn an_azure_store_is_named_by_the_account_that_the_table_names() {
         let options = Options::from([("account_name".to_string(), "alder".to_string())]);
         let prefix = |uri: &str, options: Option<&Options>| {
-            OwnCredentials.calculate_object_store_prefix(&Url::parse(uri).unwrap(), options)
+            OwnCredentials(None).calculate_object_store_prefix(&Url::parse(uri).unwrap(), options)
         };
         assert_eq!(
             prefix("az://maze/rollouts", Some(&options)).unwrap(),
