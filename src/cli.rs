@@ -12,6 +12,7 @@ mod exit;
 mod local;
 mod merge;
 mod place;
+mod say;
 mod size;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use freshet::telemetry;
 
 use exit::{CODES, Failure};
+use say::remark;
 
 /// Keeps Lance tables that are written through MemWAL fresh.
 #[derive(Debug, Parser)]
@@ -64,7 +66,7 @@ pub fn main() -> ExitCode {
         _ => telemetry::Format::Text,
     };
     if let Err(failure) = log(cli.verbose, level, format) {
-        eprintln!("freshet: {failure}");
+        remark(format_args!("freshet: {failure}"));
         return ExitCode::from(failure.code);
     }
     let done = std::panic::catch_unwind(move || run(cli.role)).unwrap_or_else(|_| {
@@ -75,7 +77,7 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("freshet: {failure}");
+            remark(format_args!("freshet: {failure}"));
             ExitCode::from(failure.code)
         }
     }

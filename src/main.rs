@@ -1,12 +1,16 @@
 //! The `freshet` binary: one program, several roles.
 
+use std::io::Write;
+
 mod cli;
 
 fn main() -> std::process::ExitCode {
     bound_allocator();
     quiet_lance();
     std::panic::catch_unwind(cli::main).unwrap_or_else(|_| {
-        eprintln!(
+        // `eprintln!` panics where nobody reads on.
+        let _ = writeln!(
+            std::io::stderr(),
             "freshet: Bug: it gave up where it should not; run it again with -v -v and report what it says"
         );
         std::process::ExitCode::FAILURE

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::exit::{CODES, Failure, INTERRUPTED};
 use super::place::Place;
+use super::say::say;
 use super::{Output, asked_to_stop, size};
 
 /// Show what of a table is pending: generations, rows, bytes, the oldest; watermarks; anomalies. Nothing is written.
@@ -36,10 +37,9 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         signal = asked_to_stop() => return Err(Failure::new(INTERRUPTED, format!("interrupted by {signal}"))),
     };
     match args.output {
-        Output::Json => println!("{:#}", document(&named.location.uri, &seen)),
-        Output::Text => print!("{}", text(&named.location.uri, &seen)),
+        Output::Json => say(format_args!("{:#}", document(&named.location.uri, &seen))),
+        Output::Text => say(text(&named.location.uri, &seen).trim_end()),
     }
-    Ok(())
 }
 
 fn time(t: Option<Timestamp>) -> Option<String> {

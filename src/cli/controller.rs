@@ -15,6 +15,7 @@ use serde_json::json;
 use super::Output;
 use super::exit::{CODES, Failure, USAGE};
 use super::local::stop_on_signal;
+use super::say::note;
 use super::size;
 
 /// Keep the tables of a cluster's Experiments fresh: watch them, merge, and report in their status. Any number may run;
@@ -107,16 +108,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         me: format!("{:.90}_{}", args.pod_name, uuid::Uuid::new_v4()),
         up: match args.output {
             Output::Text => |up| {
-                println!(
+                note(format_args!(
                     "metrics at http://{}/metrics, health at http://{}/readyz",
                     up.metrics, up.health
-                );
+                ));
             },
             Output::Json => |up| {
-                println!(
+                note(format_args!(
                     "{}",
                     json!({ "metrics": up.metrics.to_string(), "health": up.health.to_string() })
-                );
+                ));
             },
         },
     };

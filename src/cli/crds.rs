@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::Output;
 use super::exit::{CODES, Failure};
+use super::say::say;
 
 /// Write the CustomResourceDefinitions, as the code defines them, into a folder.
 #[derive(Debug, clap::Args)]
@@ -29,16 +30,17 @@ const FILE: &str = "freshet.dev_experiments.yaml";
 
 pub fn run(args: &Args) -> Result<(), Failure> {
     if args.stdout {
-        print!("{}", crd_yaml());
-        return Ok(());
+        return say(crd_yaml().trim_end());
     }
     let file = args.dir.join(FILE);
     std::fs::create_dir_all(&args.dir)
         .and_then(|()| std::fs::write(&file, crd_yaml()))
         .map_err(|e| Failure::other(format!("{} cannot be written: {e}", file.display())))?;
     match args.output {
-        Output::Text => println!("wrote {}", file.display()),
-        Output::Json => println!("{:#}", json!({ "wrote": [file.display().to_string()] })),
+        Output::Text => say(format_args!("wrote {}", file.display())),
+        Output::Json => say(format_args!(
+            "{:#}",
+            json!({ "wrote": [file.display().to_string()] })
+        )),
     }
-    Ok(())
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{CODES, Failure, INTERRUPTED, USAGE};
+use super::say::{note, remark};
 use super::size;
 use super::{Output, asked_to_stop};
 
@@ -96,16 +97,16 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         defaults: Defaults::default(),
         up: match args.output {
             Output::Text => |up| {
-                println!(
+                note(format_args!(
                     "{} experiments, served at http://{}",
                     up.experiments, up.address
-                )
+                ))
             },
             Output::Json => |up| {
-                println!(
+                note(format_args!(
                     "{}",
                     json!({ "experiments": up.experiments, "address": format!("http://{}", up.address) })
-                )
+                ))
             },
         },
     };
@@ -133,7 +134,7 @@ pub fn failure(e: local::Error) -> Failure {
         local::Error::Manifests(lines) => {
             // One mistake a line: people's editors jump to them.
             for line in lines.lines() {
-                eprintln!("{line}");
+                remark(line);
             }
             Failure::new(
                 USAGE,

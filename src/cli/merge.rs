@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::exit::{CODES, CORRUPT, Failure, INTERRUPTED, REFUSED};
 use super::place::{Named, Place};
+use super::say::say;
 use super::{Output, asked_to_stop, size};
 
 /// Merge what of a table is pending, in as few commits as the caps allow, and end. Safe beside writers, readers and
@@ -84,12 +85,13 @@ pub async fn run(args: Args) -> Result<(), Failure> {
     match ran {
         Ok(false) => Ok(()),
         Ok(true) => {
-            args.tell(&named, &swept, begun.elapsed(), None);
-            verdict(&named, &swept)
+            let told = args.tell(&named, &swept, begun.elapsed(), None);
+            verdict(&named, &swept).and(told)
         }
         Err(failure) => {
             if args.output == Output::Json || swept.commits > 0 {
-                args.tell(&named, &swept, begun.elapsed(), Some(&failure));
+                // What failed first is what is told by the exit code.
+                let _ = args.tell(&named, &swept, begun.elapsed(), Some(&failure));
             }
             Err(failure)
         }
@@ -111,10 +113,16 @@ impl Args {
         }
     }
 
-    fn tell(&self, named: &Named, swept: &Swept, took: Duration, failure: Option<&Failure>) {
+    fn tell(
+        &self,
+        named: &Named,
+        swept: &Swept,
+        took: Duration,
+        failure: Option<&Failure>,
+    ) -> Result<(), Failure> {
         match self.output {
-            Output::Json => println!("{:#}", document(named, swept, took, failure)),
-            Output::Text => println!("{}", text(named, swept, took)),
+            Output::Json => say(format_args!("{:#}", document(named, swept, took, failure))),
+            Output::Text => say(text(named, swept, took)),
         }
     }
 }
@@ -216,8 +224,11 @@ async fn preview(args: &Args, named: &Named, table: &Table, wish: &Wish) -> Resu
     let planned = Sweep::new(table, wish).preview().await;
     let (seen, chunks) = planned.map_err(|e| named.failure(&e.0))?;
     match args.output {
-        Output::Json => println!("{:#}", planned_document(named, &seen, &chunks)),
-        Output::Text => print!("{}", planned_text(named, &seen, &chunks)),
+        Output::Json => say(format_args!(
+            "{:#}",
+            planned_document(named, &seen, &chunks)
+        ))?,
+        Output::Text => say(planned_text(named, &seen, &chunks).trim_end())?,
     }
     let blocked = seen.anomalies.iter().find(|a| a.kind.blocks());
     match blocked {

@@ -30,7 +30,7 @@ use crate::engine::{Config, Engine, Statuses, TableStatus};
 use crate::server::{self, Server};
 use crate::table::{Stores, StoresConfig};
 use crate::telemetry::{CountedStores, Metrics};
-use screen::Screen;
+use screen::{Screen, tell};
 use writers::Written;
 
 /// What the demo is told.
@@ -157,8 +157,8 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         compared: compared.as_ref().and_then(|c| c.as_ref().ok()),
     };
     match options.json {
-        true => println!("{:#}", summary.document()),
-        false => println!("{}", summary.text()),
+        true => tell(format_args!("{:#}", summary.document())),
+        false => tell(summary.text()),
     }
     verdict(fresh, compared)
 }

@@ -53,7 +53,7 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
         .flat_map(|(_, marks)| marks)
         .any(|(shard, mark)| back(shard, *mark))
     {
-        true => settled(base, versions.start..newest + 1).await,
+        true => settled(base, versions.start..newest.saturating_add(1)).await,
         false => BTreeMap::new(),
     };
     let mut highest = BTreeMap::new();

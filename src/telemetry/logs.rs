@@ -53,7 +53,10 @@ pub enum LogError {
 /// `Filter` where the filter cannot be read, `Twice` where logs are set up already.
 pub fn init(format: Format, filter: &str) -> Result<(), LogError> {
     let filter = EnvFilter::try_new(filter)?;
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    // Where nobody reads on, a line is lost; telling so on the same stderr would panic.
+    let lines = fmt::layer()
+        .with_writer(std::io::stderr)
+        .log_internal_errors(false);
     let lines = match format {
         Format::Json => lines.json().flatten_event(true).boxed(),
         Format::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),

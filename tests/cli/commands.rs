@@ -1,6 +1,8 @@
 //! What each command says, and how it ends.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use crate::fixtures::{Fixture, Spec, shard};
 use crate::process::{expect, freshet, start, tree};
@@ -108,6 +110,33 @@ fn a_missing_table_is_named_on_one_line() {
     let said = expect(3, &["merge", "--table", "/nowhere/maze.lance"]);
     assert!(said.err.contains("/nowhere/maze.lance"), "{said:?}");
     assert_eq!((said.err.lines().count(), said.out.as_str()), (1, ""));
+}
+
+#[test]
+fn an_answer_that_nobody_reads_or_that_cannot_be_written_is_no_fault_of_the_program() {
+    let into = |out: Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_freshet"));
+        command.args(["crds", "--stdout"]).stdout(out);
+        command.output().unwrap()
+    };
+    let full = into(
+        File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap()
+            .into(),
+    );
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert_eq!(full.status.code(), Some(1), "{said}");
+    assert!(
+        said.starts_with("freshet: the answer cannot be written to stdout"),
+        "{said}"
+    );
+    let (read, write) = std::io::pipe().unwrap();
+    drop(read);
+    let unread = into(write.into());
+    assert_eq!(unread.status.code(), Some(0), "{unread:?}");
+    assert!(unread.stderr.is_empty(), "{unread:?}");
 }
 
 #[test]

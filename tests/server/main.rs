@@ -16,6 +16,7 @@ mod mergers;
 mod answers;
 mod beside;
 mod columns;
+mod dictionaries;
 mod doors;
 mod ledger;
 mod recorded;

@@ -3,6 +3,7 @@
 //! Lives here: a few lines that are drawn again in place where standard output is a terminal, and one line every other
 //! second where it is not. May use: statuses. Must never come in: a figure of its own.
 
+use std::fmt::Display;
 use std::io::{IsTerminal, Write, stdout};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -29,10 +30,10 @@ pub struct Screen {
 impl Screen {
     pub fn new(options: &Options, uri: &str, address: SocketAddr) -> Self {
         if !options.json {
-            println!(
+            tell(format_args!(
                 "{} writers roll out into {uri}, Freshet merges behind them\nrecords   http://{address}/api/v1/experiments/rollouts/records?source=all\nmetrics   http://{address}/metrics      Ctrl-C ends it\n",
                 options.writers
-            );
+            ));
         }
         Self {
             silent: options.json,
@@ -59,7 +60,7 @@ impl Screen {
         self.last = Some(now);
         let shown = Shown::of(status, lag);
         if !self.terminal {
-            println!(
+            tell(format_args!(
                 "{name}: {} pending, lag {}, {} merged/s, last merge {}, {}; written {} rows",
                 shown.pending,
                 shown.lag,
@@ -67,7 +68,7 @@ impl Screen {
                 shown.last,
                 shown.why,
                 written.inserted + written.updated
-            );
+            ));
             return;
         }
         let base =
@@ -119,9 +120,14 @@ impl Screen {
     /// What comes after the view starts on a line of its own.
     pub fn end(&self) {
         if self.terminal && !self.silent {
-            println!();
+            tell("");
         }
     }
+}
+
+/// Writes a line. Where nobody reads on, the demo goes on all the same: it ends by its time or a signal.
+pub fn tell(line: impl Display) {
+    let _ = writeln!(stdout(), "{line}");
 }
 
 /// The figures as text.

@@ -98,13 +98,20 @@ pub(super) async fn of_base(
     let plan = Arc::new(plan);
     let mut out = vec![];
     let mut rest = addresses.as_slice();
+    let mut most = usize::MAX;
     while !rest.is_empty() {
-        let (now, later) = rest.split_at(budget.next().min(rest.len()));
-        let batch = TakeBuilder::try_new_from_addresses(base.clone(), now.to_vec(), plan.clone())
-            .map_err(|e| Error::lance("read rows of the base", e))?
-            .execute()
-            .await
+        let (now, later) = rest.split_at(budget.next().min(most).min(rest.len()));
+        let take = TakeBuilder::try_new_from_addresses(base.clone(), now.to_vec(), plan.clone())
             .map_err(|e| Error::lance("read rows of the base", e))?;
+        let batch = match take.execute().await {
+            Ok(batch) => batch,
+            // Files bring dictionaries of their own, and the values of all may be more than one key type numbers.
+            Err(lance::Error::Arrow { .. }) if now.len() > 1 => {
+                most = now.len() / 2;
+                continue;
+            }
+            Err(e) => return Err(Error::lance("read rows of the base", e).into()),
+        };
         if batch.num_rows() != now.len() {
             return Err(Error::Bug("rows of the base were not found again".into()).into());
         }
