@@ -28,7 +28,15 @@ pub(crate) struct Past {
     /// Per shard, the highest watermark. What a person acknowledged in a later commit says nothing any more.
     pub highest: BTreeMap<Uuid, u64>,
     /// The watermarks of each version, ascending.
-    pub versions: Vec<(Made, BTreeMap<Uuid, u64>)>,
+    pub versions: Vec<Version>,
+}
+
+/// What one version says.
+pub(crate) struct Version {
+    pub made: Made,
+    /// Whether it has a MemWAL index.
+    pub indexed: bool,
+    pub marks: BTreeMap<Uuid, u64>,
 }
 
 /// Reads the retained versions before this one: a restore or an overwrite before this process began shows there, and since
@@ -50,16 +58,16 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
     let back = |shard: &Uuid, mark: u64| now.get(shard).is_none_or(|now| *now < mark);
     let settled = match found
         .iter()
-        .flat_map(|(_, marks)| marks)
+        .flat_map(|v| &v.marks)
         .any(|(shard, mark)| back(shard, *mark))
     {
         true => settled(base, versions.start..newest.saturating_add(1)).await,
         false => BTreeMap::new(),
     };
     let mut highest = BTreeMap::new();
-    for (made, marks) in &found {
-        let counts = |shard: &Uuid| settled.get(shard).is_none_or(|at| made.version >= *at);
-        for (shard, mark) in marks.iter().filter(|(shard, _)| counts(shard)) {
+    for v in &found {
+        let counts = |shard: &Uuid| settled.get(shard).is_none_or(|at| v.made.version >= *at);
+        for (shard, mark) in v.marks.iter().filter(|(shard, _)| counts(shard)) {
             let held: &mut u64 = highest.entry(*shard).or_default();
             *held = *mark.max(held);
         }
@@ -70,8 +78,8 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
     })
 }
 
-/// The watermarks of one version; `None` where it is gone or broken.
-async fn marks_of(base: &Dataset, version: u64) -> Result<Option<(Made, BTreeMap<Uuid, u64>)>> {
+/// One version; `None` where it is gone or broken.
+async fn marks_of(base: &Dataset, version: u64) -> Result<Option<Version>> {
     // Lance panics on some broken manifests.
     let old = match AssertUnwindSafe(base.checkout_version(version))
         .catch_unwind()
@@ -84,12 +92,15 @@ async fn marks_of(base: &Dataset, version: u64) -> Result<Option<(Made, BTreeMap
         Ok(Err(_)) | Err(_) => return Ok(None),
     };
     let details = details(&old).await?;
-    let marks = details.as_ref().map(watermarks).unwrap_or_default();
-    Ok(Some((Made::of(&old), marks)))
+    Ok(Some(Version {
+        made: Made::of(&old),
+        indexed: details.is_some(),
+        marks: details.as_ref().map(watermarks).unwrap_or_default(),
+    }))
 }
 
 /// Per shard, the newest version whose commit acknowledged that it went back.
-async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uuid, u64> {
+pub(crate) async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uuid, u64> {
     let mut found = BTreeMap::new();
     let mut read = stream::iter(versions)
         .map(|version| async move {

@@ -143,7 +143,7 @@ impl Marks {
 }
 
 /// When the store says that a base version was made; `None` where it is gone.
-async fn written(table: &Table, version: u64) -> Result<Option<Timestamp>> {
+pub(crate) async fn written(table: &Table, version: u64) -> Result<Option<Timestamp>> {
     let seen = table.seen().await;
     let path = seen
         .manifest_location()

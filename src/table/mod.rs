@@ -12,6 +12,7 @@
 mod anomaly;
 mod backlog;
 mod base;
+mod begun;
 mod clock;
 mod commit;
 mod compact;

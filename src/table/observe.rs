@@ -10,15 +10,17 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use lance::Dataset;
-use lance::dataset::transaction::Transaction;
+use lance::dataset::transaction::{Operation, Transaction};
+use lance_index::mem_wal::MEM_WAL_INDEX_NAME;
 use uuid::Uuid;
 
 use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::{Table, key_fields, same_version};
+use super::begun::{self, Begun};
 use super::commit::{PROPERTY, acknowledged_by, reset_by};
 use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
-use super::history::{LOOK_BACK, Past, look_back};
+use super::history::{LOOK_BACK, Past, look_back, settled};
 use super::known::Known;
 use super::marks::{Made, Marks};
 use super::observation::{Observation, Pending, ShardView, base_facts};
@@ -44,6 +46,7 @@ pub struct Tracker {
     states: BTreeMap<Uuid, ShardState>,
     highest: BTreeMap<Uuid, u64>,
     marks: Marks,
+    begun: Begun,
     /// Shards whose watermark was once ahead of them.
     ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
@@ -97,21 +100,30 @@ impl Tracker {
                 .is_none_or(|b| b.manifest.version != s.manifest.version)
         });
         let look = moved || first || self.looks.is_multiple_of(BASE_EVERY);
-        let (mut snapshot, before) = self
-            .look_at_base(table, Listing::of(found.clone(), observed_at), look)
-            .await?;
+        let listing = Listing::of(found.clone(), observed_at);
+        let looked = self.look_at_base(table, listing, look).await;
+        if matches!(looked, Err(Error::NotMemWal(_))) {
+            // Whatever comes next comes to an index that begins anew: its past is looked at then.
+            self.version = None;
+        }
+        let (mut snapshot, mut before) = looked?;
         let base = snapshot.base.clone();
         for (shard, mark) in before.highest {
             let highest = self.highest.entry(shard).or_default();
             *highest = (*highest).max(mark);
         }
-        self.look_at_commits(&base, &snapshot.marks).await?;
-        for (made, marks) in &before.versions {
-            self.marks.saw(*made, marks);
+        if self.look_at_commits(&base, &snapshot.marks).await? {
+            before = look_back(&base).await?;
+        }
+        for v in &before.versions {
+            self.marks.saw(v.made, &v.marks);
+            self.begun.saw(v.made, v.indexed);
         }
         self.marks.saw(Made::of(&base), &snapshot.marks);
+        self.begun.saw(Made::of(&base), snapshot.mem_wal);
         let made_again = self.marks.made_again(table, &snapshot, &self.known).await?;
-        let anomalies = self.judge(&snapshot, &made_again);
+        let older = self.older(table, &snapshot).await?;
+        let anomalies = self.judge(&snapshot, &made_again, &older);
         if self.start_over(&mut snapshot) {
             self.look_closely(table, &snapshot).await;
         }
@@ -186,8 +198,12 @@ impl Tracker {
     }
 
     /// Who made the base versions since the last look: one request for each that is not ours, a few at most, save where one
-    /// of them may have settled what is not as it should be.
-    async fn look_at_commits(&mut self, base: &Dataset, marks: &BTreeMap<Uuid, u64>) -> Result<()> {
+    /// of them may have settled what is not as it should be. Whether the MemWAL index may have begun anew among them.
+    async fn look_at_commits(
+        &mut self,
+        base: &Dataset,
+        marks: &BTreeMap<Uuid, u64>,
+    ) -> Result<bool> {
         let back = |(shard, before): (&Uuid, &u64)| marks.get(shard).is_none_or(|m| m < before);
         let at_most = match self.ahead.is_empty() && !self.highest.iter().any(back) {
             true => 8,
@@ -195,8 +211,10 @@ impl Tracker {
         };
         let now = base.version_id();
         let Some(before) = self.version.replace(now) else {
-            return Ok(());
+            return Ok(false);
         };
+        // A lower version is another table's: it was made again. Versions that nobody looks at may say anything.
+        let mut anew = now < before || now - before > at_most;
         for version in before.max(now.saturating_sub(at_most)).saturating_add(1)..=now {
             let Ok(Some(t)) = base.read_transaction_by_version(version).await else {
                 continue;
@@ -208,15 +226,29 @@ impl Tracker {
             if !ours && writes_rows(&t.operation) {
                 self.direct_write = Some(version);
             }
+            anew |= begins_anew(&t.operation);
             self.forget(&t);
         }
-        Ok(())
+        Ok(anew)
+    }
+
+    /// The shards with pending generations that are older than the MemWAL index, and of which nobody said that it is right.
+    async fn older(&mut self, table: &Table, snapshot: &Snapshot) -> Result<BTreeSet<Uuid>> {
+        let older = self.begun.older(table, snapshot, &self.known).await?;
+        let (false, Some(begun)) = (older.is_empty(), self.begun.version()) else {
+            return Ok(older);
+        };
+        let base = &snapshot.base;
+        let said = settled(base, begun..base.version_id().saturating_add(1)).await;
+        self.begun.settle(said.into_keys());
+        self.begun.older(table, snapshot, &self.known).await
     }
 
     /// Forgets what a person said is settled.
     fn forget(&mut self, made: &Transaction) {
         for shard in acknowledged_by(made) {
             self.highest.remove(&shard);
+            self.begun.settle([shard]);
         }
         for shard in reset_by(made) {
             self.ahead.remove(&shard);
@@ -257,7 +289,12 @@ impl Tracker {
         }
     }
 
-    fn judge(&mut self, snapshot: &Snapshot, made_again: &BTreeSet<Uuid>) -> Vec<Anomaly> {
+    fn judge(
+        &mut self,
+        snapshot: &Snapshot,
+        made_again: &BTreeSet<Uuid>,
+        older: &BTreeSet<Uuid>,
+    ) -> Vec<Anomaly> {
         let listed = snapshot.shards.iter().filter(|s| !s.merged.is_empty());
         let listed: BTreeSet<Uuid> = listed.map(|s| s.state.shard).collect();
         let unread = |shard: &Uuid| snapshot.unread.iter().any(|f| f.shard == *shard);
@@ -308,6 +345,15 @@ impl Tracker {
                         "generations of shard {shard} were merged through {before}, and the base says {}: it was restored or overwritten; acknowledge WentBack to merge what is listed again",
                         s.watermark
                     ),
+                );
+            } else if let Some(version) = self.begun.version().filter(|_| older.contains(&shard)) {
+                if self.acknowledged.contains(&AnomalyKind::WentBack) {
+                    acknowledged.insert(shard);
+                }
+                tell(
+                    AnomalyKind::WentBack,
+                    Some(shard),
+                    begun::told(shard, version),
                 );
             }
             if let Some(number) = s.doubled() {
@@ -461,11 +507,25 @@ impl Tracker {
 }
 
 /// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
-fn writes_rows(operation: &lance::dataset::transaction::Operation) -> bool {
-    use lance::dataset::transaction::Operation as Op;
+/// Whether a commit may leave the table with another MemWAL index than before, or with none for a while.
+fn begins_anew(operation: &Operation) -> bool {
+    let ours = |indices: &[lance_table::format::IndexMetadata]| {
+        indices.iter().any(|i| i.name == MEM_WAL_INDEX_NAME)
+    };
     match operation {
-        Op::Append { .. } | Op::Delete { .. } | Op::Overwrite { .. } => true,
-        Op::Update {
+        Operation::Overwrite { .. } | Operation::Restore { .. } => true,
+        Operation::CreateIndex {
+            new_indices,
+            removed_indices,
+        } => ours(new_indices) || ours(removed_indices),
+        _ => false,
+    }
+}
+
+fn writes_rows(operation: &Operation) -> bool {
+    match operation {
+        Operation::Append { .. } | Operation::Delete { .. } | Operation::Overwrite { .. } => true,
+        Operation::Update {
             compacted_sstables, ..
         } => compacted_sstables.is_empty(),
         _ => false,

@@ -184,6 +184,53 @@ async fn a_table_that_was_overwritten_and_enabled_again_went_back() {
 }
 
 #[tokio::test]
+async fn generations_from_before_an_overwrite_are_not_merged_over_it_until_somebody_says_so() {
+    let mut t = two_generations().await;
+    let mut running = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut running).await, []);
+    t.close().await;
+    overwrite(&mut t).await;
+    let before = Tree::of(t.path());
+    for m in [&mut running, &mut Merger::open(&t.uri).await] {
+        assert!(kinds(m).await.contains(&WentBack));
+        let (observation, snapshot) = m.observe().await;
+        assert!(Merger::chunk(&observation, &snapshot, 9).is_none());
+        assert_eq!(observation.pending_generations(), Some(2));
+    }
+    assert_eq!(Tree::of(t.path()), before);
+    // What is flushed from now on waits behind them.
+    t.put(&[(7, 7)]).await;
+    t.flush().await;
+    assert!(kinds(&mut running).await.contains(&WentBack));
+    let mut person = Merger::open(&t.uri).await;
+    person.tracker.acknowledge([WentBack]);
+    person.try_merge(1).await.unwrap().unwrap();
+    // What one merge recorded holds for the rest, in every process.
+    for m in [&mut running, &mut Merger::open(&t.uri).await] {
+        assert!(!kinds(m).await.contains(&WentBack));
+    }
+    assert_eq!(running.merge_all(1).await, 2);
+    // The overwrite left nothing of the rows that were there before.
+    let mut expected = t.model.clone();
+    expected.rows = [(1, 1), (2, 2), (7, 7), (300, 1), (301, 2)].into();
+    let verdict = t.rows().await.against(&expected, &t.spec.shape);
+    assert_eq!(verdict, Default::default());
+}
+
+#[tokio::test]
+async fn a_mem_wal_index_dropped_and_made_again_over_what_is_pending_went_back() {
+    let mut t = two_generations().await;
+    let mut running = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut running).await, []);
+    let mut dataset = t.dataset().await;
+    dataset.drop_index("__lance_mem_wal").await.unwrap();
+    t.enable_mem_wal().await;
+    assert!(kinds(&mut running).await.contains(&WentBack));
+    let fresh = &mut Merger::open(&t.uri).await;
+    assert!(kinds(fresh).await.contains(&WentBack));
+}
+
+#[tokio::test]
 async fn a_mem_wal_index_dropped_and_made_again_went_back() {
     let mut t = two_generations().await;
     let mut m = Merger::open(&t.uri).await;
