@@ -104,6 +104,7 @@ fn told(page: &Page, statuses: &BTreeMap<TableId, TableStatus>) -> ExperimentSta
     let spec = &page.ready.spec;
     let known = ExperimentStatus {
         name: spec.id.0.to_string(),
+        namespace: spec.namespace.0.to_string(),
         uri: spec.location.uri.clone(),
         target_seconds: Some(spec.policy.target.as_secs_f64()),
         ..Default::default()

@@ -38,6 +38,8 @@ pub trait Catalog: Send + Sync + 'static {
 pub struct ExperimentStatus {
     /// Its name.
     pub name: String,
+    /// Its namespace.
+    pub namespace: String,
     /// Its table's URI, without credentials.
     pub uri: String,
     /// Pending generations at the last observation.

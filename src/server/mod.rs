@@ -9,12 +9,18 @@
 //!               └── 4xx    └── 503     └── 504     └── 400      └── 404        └── problem+json
 //! ```
 
+mod asked;
 mod catalog;
+mod etag;
+mod facts;
 mod guard;
 mod index;
 mod json;
+mod key;
+mod point;
 mod problem;
 mod query;
+mod records;
 mod routes;
 mod serve;
 

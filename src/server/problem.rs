@@ -84,6 +84,28 @@ impl Problem {
         )
     }
 
+    pub fn no_record() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "record-not-found",
+            "No such record",
+            "the source holds no record of this key; source=all holds every record that there is",
+        )
+    }
+
+    pub fn deleted(shard: uuid::Uuid, generation: u64) -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "record-deleted",
+            "The record is deleted",
+            format!(
+                "generation {generation} of shard {shard}, which is not merged yet, deletes the record"
+            ),
+        )
+        .with("shard", shard.to_string())
+        .with("generation", generation)
+    }
+
     pub fn deadline() -> Self {
         Self::new(
             StatusCode::GATEWAY_TIMEOUT,
@@ -132,6 +154,20 @@ impl From<ReadError> for Problem {
         };
         match &e {
             ReadError::Table(_) => {}
+            ReadError::UnknownColumn { column, .. } => {
+                return Self::parameter(column, e.to_string());
+            }
+            ReadError::BadValue { column, .. } => return Self::parameter(column, e.to_string()),
+            ReadError::BadKey { .. } => return Self::parameter("key", e.to_string()),
+            ReadError::PayloadTooLarge { limit, .. } => {
+                return Self::new(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "payload-too-large",
+                    "The payload is too large",
+                    e.to_string(),
+                )
+                .with("limit_bytes", *limit);
+            }
             ReadError::Busy { limit } => {
                 return unavailable("busy", "Too many rows are under way")
                     .with("limit_bytes", *limit);

@@ -1,66 +1,117 @@
-//! The query of a records request, judged before anything is looked up.
+//! The query of a request, judged before anything is looked up.
 //!
-//! Lives here: `Query`: source, limit and offset, each with its bounds; every other parameter is refused by name. May
-//! use: nothing but parsing. Must never come in: a look at a catalog or a store.
+//! Lives here: `Query`: source, limit, offset, columns and exact values, each with its bounds; a parameter that a route
+//! does not take is refused by name. May use: nothing but parsing. Must never come in: a look at a catalog or a store.
 
 use std::fmt::Display;
 use std::str::FromStr;
 
 use super::problem::Problem;
-use crate::table::{Source, UnknownSource};
+use crate::table::{Ask, Source, UnknownSource};
 
 /// Rows of a page where none are asked for.
 pub const DEFAULT_LIMIT: usize = 25;
 /// The most rows of a page.
 pub const MAX_LIMIT: usize = 1000;
+/// Columns that one request may name.
+const MAX_COLUMNS: usize = 1024;
 
-/// What a records request asks for.
+/// Columns whose values a request may name, as lance-context's master takes them.
+pub(super) const EXACT: [&str; 9] = [
+    "id",
+    "rollout_id",
+    "problem_id",
+    "dataset",
+    "role",
+    "content_type",
+    "policy_version",
+    "artifact_type",
+    "include_in_training",
+];
+
+/// What a route takes beside `source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Query {
-    pub source: Source,
-    pub limit: usize,
-    pub offset: u64,
+pub(super) enum Takes {
+    /// Pages: limit, offset, columns and exact values.
+    Pages,
+    /// Exact values.
+    Values,
+    /// Columns.
+    Columns,
+    /// Nothing else.
+    Source,
 }
 
-impl Query {
-    /// Reads a query string; a parameter that is there twice, or is not known, is refused.
-    pub fn parse(raw: Option<&str>) -> Result<Self, Problem> {
-        let mut query = Self {
-            source: Source::default(),
-            limit: DEFAULT_LIMIT,
-            offset: 0,
-        };
-        let mut seen = vec![];
-        let pairs = url::form_urlencoded::parse(raw.unwrap_or_default().as_bytes());
-        let (source, rest): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name == "source");
-        for (name, value) in source.into_iter().chain(rest) {
-            match name.as_ref() {
-                "source" => {
-                    query.source = value.parse().map_err(|e: UnknownSource| {
-                        Problem::parameter("source", e.to_string())
-                            .with("allowed", Source::ALL.map(Source::as_str).to_vec())
-                    })?;
-                }
-                "limit" => query.limit = number("limit", &value, 1, MAX_LIMIT)?,
-                "offset" => query.offset = number("offset", &value, 0, u64::MAX)?,
-                other => {
-                    let other: String = other.chars().take(64).collect();
-                    return Err(Problem::parameter(
-                        &other,
-                        "this parameter is not known; those of this route are source, limit, offset",
-                    ));
-                }
-            }
-            if seen.contains(&name) {
-                return Err(Problem::parameter(&name, "this parameter is given twice"));
-            }
-            seen.push(name);
+impl Takes {
+    fn names(self) -> Vec<&'static str> {
+        let mut names = vec!["source"];
+        if self == Takes::Pages {
+            names.extend(["limit", "offset"]);
         }
-        Ok(query)
+        if matches!(self, Takes::Pages | Takes::Columns) {
+            names.push("columns");
+        }
+        if matches!(self, Takes::Pages | Takes::Values) {
+            names.extend(EXACT);
+        }
+        names
     }
 }
 
-fn number<T: FromStr + PartialOrd + Display + Copy>(
+/// Reads a query string; a parameter that is there twice, or is not known, is refused. `source` is what is read where
+/// none is named.
+pub(super) fn parse(raw: Option<&str>, takes: Takes, source: Source) -> Result<Ask, Problem> {
+    let mut ask = Ask {
+        source,
+        limit: DEFAULT_LIMIT,
+        ..Default::default()
+    };
+    let known = takes.names();
+    let mut seen = vec![];
+    let pairs = url::form_urlencoded::parse(raw.unwrap_or_default().as_bytes());
+    let (first, rest): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name == "source");
+    for (name, value) in first.into_iter().chain(rest) {
+        if !known.contains(&name.as_ref()) {
+            let other: String = name.chars().take(64).collect();
+            let known = known.join(", ");
+            return Err(Problem::parameter(
+                &other,
+                format!("this parameter is not known; those of this route are {known}"),
+            ));
+        }
+        if seen.contains(&name) {
+            return Err(Problem::parameter(&name, "this parameter is given twice"));
+        }
+        match name.as_ref() {
+            "source" if value.trim().is_empty() => {}
+            "source" => {
+                ask.source = value.parse().map_err(|e: UnknownSource| {
+                    Problem::parameter("source", e.to_string())
+                        .with("allowed", Source::ALL.map(Source::as_str).to_vec())
+                })?;
+            }
+            "limit" => ask.limit = number("limit", &value, 1, MAX_LIMIT)?,
+            "offset" => ask.offset = number("offset", &value, 0, u64::MAX)?,
+            "columns" => ask.columns = Some(columns(&value)?),
+            exact => ask.exact.push((exact.to_string(), value.to_string())),
+        }
+        seen.push(name);
+    }
+    Ok(ask)
+}
+
+fn columns(value: &str) -> Result<Vec<String>, Problem> {
+    let names: Vec<String> = value.split(',').map(str::to_string).collect();
+    if names.len() > MAX_COLUMNS || names.iter().any(String::is_empty) {
+        return Err(Problem::parameter(
+            "columns",
+            format!("columns are names with commas between them, at most {MAX_COLUMNS}"),
+        ));
+    }
+    Ok(names)
+}
+
+pub(super) fn number<T: FromStr + PartialOrd + Display + Copy>(
     name: &str,
     value: &str,
     least: T,
@@ -79,18 +130,20 @@ fn number<T: FromStr + PartialOrd + Display + Copy>(
 mod tests {
     use super::*;
 
+    fn page(raw: &str) -> Result<Ask, Problem> {
+        parse(Some(raw), Takes::Pages, Source::Fragments)
+    }
+
     #[test]
-    fn an_empty_query_asks_for_the_first_fragments() {
-        let query = Query::parse(None).unwrap();
+    fn an_empty_query_asks_for_the_first_of_the_routes_own_source() {
+        let ask = parse(None, Takes::Pages, Source::Fragments).unwrap();
         assert_eq!(
-            query,
-            Query {
-                source: Source::Fragments,
-                limit: 25,
-                offset: 0
-            }
+            (ask.source, ask.limit, ask.offset),
+            (Source::Fragments, 25, 0)
         );
-        assert_eq!(Query::parse(Some("source=&limit=25")).unwrap(), query);
+        assert_eq!(page("source=&limit=25").unwrap(), ask);
+        let point = parse(Some("source="), Takes::Columns, Source::All).unwrap();
+        assert_eq!(point.source, Source::All);
     }
 
     #[test]
@@ -106,14 +159,28 @@ mod tests {
             "source=all&source=wal",
             "cursor=x",
             "limit=",
+            "columns=",
+            "columns=a,,b",
+            "role=tool&role=assistant",
         ] {
-            assert!(Query::parse(Some(raw)).is_err(), "{raw}");
+            assert!(page(raw).is_err(), "{raw}");
         }
-        assert_eq!(
-            Query::parse(Some("limit=1000&offset=18446744073709551615&source=all"))
-                .unwrap()
-                .offset,
-            u64::MAX
-        );
+        let ask = page("limit=1000&offset=18446744073709551615&source=all").unwrap();
+        assert_eq!(ask.offset, u64::MAX);
+    }
+
+    #[test]
+    fn a_route_takes_its_own_parameters_only() {
+        for (takes, raw) in [
+            (Takes::Source, "limit=1"),
+            (Takes::Source, "role=tool"),
+            (Takes::Columns, "offset=1"),
+            (Takes::Values, "columns=a"),
+        ] {
+            assert!(parse(Some(raw), takes, Source::All).is_err(), "{raw}");
+        }
+        let ask = parse(Some("role=tool&id="), Takes::Values, Source::All).unwrap();
+        let want = [("role", "tool"), ("id", "")].map(|(c, v)| (c.to_string(), v.to_string()));
+        assert_eq!(ask.exact, want);
     }
 }

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::guard::Guard;
 use super::problem::Problem;
-use super::routes;
+use super::{facts, point, records, routes};
 use crate::table::{ReadLimits, Reader};
 use crate::telemetry::Metrics;
 
@@ -102,6 +102,16 @@ impl Server {
     }
 }
 
+/// A route of experiments, by its two names: in the server's own namespace, and in any that it serves.
+macro_rules! places {
+    ($end:literal) => {
+        [
+            concat!("/api/v1/experiments", $end),
+            concat!("/api/v1/namespaces/{namespace}/experiments", $end),
+        ]
+    };
+}
+
 /// What is asked of a request before its handler runs.
 #[derive(Clone)]
 struct Way {
@@ -132,23 +142,30 @@ fn router(shared: Arc<Shared>) -> Router {
         on("/healthz", false, any(get(routes::healthz))),
         on("/readyz", false, any(get(routes::readyz))),
         on("/metrics", false, any(get(routes::metrics))),
-        on("/api/v1/experiments", false, any(get(routes::experiments))),
-        on(
-            "/api/v1/experiments/{name}",
-            false,
-            any(get(routes::experiment)),
-        ),
-        on(
-            "/api/v1/experiments/{name}/records",
-            true,
-            any(get(routes::records)),
-        ),
     ];
+    let named = [
+        (places!(""), false, get(routes::experiments)),
+        (places!("/{name}"), false, get(routes::experiment)),
+        (places!("/{name}/records"), true, get(records::records)),
+        (places!("/{name}/records/{key}"), true, get(point::record)),
+        (
+            places!("/{name}/records/{key}/blobs/{column}"),
+            true,
+            get(point::blob),
+        ),
+        (places!("/{name}/schema"), true, get(facts::schema)),
+        (places!("/{name}/backlog"), true, get(facts::backlog)),
+        (places!("/{name}/count"), true, get(facts::count)),
+    ];
+    let named = named.map(|(routes, permit, handler)| {
+        routes.map(|route| on(route, permit, any(handler.clone())))
+    });
     let fallback = get(routes::nothing)
         .fallback(routes::nothing)
         .layer(from_fn_with_state(unknown, pass));
     routes
         .into_iter()
+        .chain(named.into_iter().flatten())
         .fold(Router::new(), |router, (route, handler)| {
             router.route(route, handler)
         })
@@ -173,7 +190,8 @@ async fn pass(State(way): State<Way>, request: Request, next: Next) -> Response 
         header::X_CONTENT_TYPE_OPTIONS,
         HeaderValue::from_static("nosniff"),
     );
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let never = HeaderValue::from_static("no-store");
+    headers.entry(header::CACHE_CONTROL).or_insert(never);
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
         let allow = HeaderValue::from_static("GET, HEAD");
         response.headers_mut().insert(header::ALLOW, allow);

@@ -84,6 +84,30 @@ impl Mapping {
         self.key_names.iter().cloned().chain(tombstone).collect()
     }
 
+    /// Names, in the generation, of the columns that the table's are made of. Where it has none of them, one that is
+    /// cheap to read, so that its rows are still counted.
+    pub fn columns(&self) -> Vec<String> {
+        let wanted = |f: &&Arc<Field>| {
+            let id = id_of(f);
+            let same = |t: &Arc<Field>| id.is_some() && id_of(t) == id;
+            f.name() != TOMBSTONE && self.target.fields().iter().any(same)
+        };
+        let names = |f: &Arc<Field>| f.name().clone();
+        let mut found: Vec<String> = self
+            .source
+            .fields()
+            .iter()
+            .filter(wanted)
+            .map(names)
+            .collect();
+        if found.is_empty() {
+            let all = self.source.fields();
+            let cheap = all.iter().find(|f| f.data_type().is_primitive());
+            found.extend(cheap.or(all.first()).map(names));
+        }
+        found
+    }
+
     /// Where a batch of the generation holds the key columns.
     pub fn key_positions(&self, batch: &RecordBatch) -> Result<Vec<usize>> {
         let schema = batch.schema();

@@ -60,11 +60,12 @@ pub use merge::{Limits, Merged, Outcome};
 pub use observation::{BaseFacts, Observation, Pending, ShardView};
 pub use observe::Tracker;
 pub use read::{
-    Page, PageMemory, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
+    Ask, Column, Count, KeyText, Page, PageMemory, Payload, Point, ReadError, ReadLimits, Reader,
+    ShardAt, SnapshotId, Source, UnknownSource,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};
-pub use snapshot::{Chunk, Listing, Snapshot};
+pub use snapshot::{Chunk, Listing, ShardPending, Snapshot};
 pub use store::{Door, Location, Stores, StoresConfig};
 pub use survey::{ReclaimMemory, SURVEY_EVERY};
 pub use tail::{Tail, TailPolicy, Tails};

@@ -10,8 +10,15 @@
 //! all:        snapshot ─▶ both, base rows first, then generations from the oldest: the order that a merge keeps
 //! ```
 
+mod bounds;
+mod columns;
+mod exact;
 mod hidden;
+mod identity;
+mod matching;
+mod payload;
 mod pending;
+mod point;
 mod rows;
 mod snapshots;
 
@@ -23,15 +30,24 @@ use arrow_array::RecordBatch;
 use jiff::Timestamp;
 use lance::Dataset;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use uuid::Uuid;
 
+pub use self::bounds::{ReadError, ReadLimits};
+pub use self::columns::Column;
+use self::exact::Exact;
 use self::hidden::{Fragments, Hidden};
-use self::pending::{Chosen, Held};
+pub use self::identity::{ShardAt, SnapshotId};
+pub use self::payload::Payload;
+use self::pending::{Chosen, Held, Wanted};
+pub use self::point::{KeyText, Point};
+use self::rows::Shape;
 use self::snapshots::Seen;
 use super::base::Table;
-use super::error::{Class, Error};
-use super::snapshot::Snapshot;
+use super::error::Error;
+use super::snapshot::ShardPending;
 use super::store::Location;
+
+/// The budget by which the base's keys are scanned: the least by which that is not slower.
+const SCAN_BYTES: u64 = 64 << 20;
 
 /// What to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -79,117 +95,32 @@ impl std::str::FromStr for Source {
     }
 }
 
-/// Why a read was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ReadError {
-    /// More generations are pending than one read may open.
-    #[error(
-        "{pending} generations are pending and a read opens at most {limit}; read source=fragments, or wait until merges have caught up"
-    )]
-    TooManyPending {
-        /// Pending generations.
-        pending: usize,
-        /// The bound.
-        limit: usize,
-    },
-    /// The keys of the pending generations do not fit.
-    #[error(
-        "the keys of the pending generations need more than the {limit} bytes that reads may hold; read source=fragments, or wait until merges have caught up"
-    )]
-    KeysTooLarge {
-        /// The bound.
-        limit: u64,
-    },
-    /// The page is too large.
-    #[error("the rows of this page need more than {limit} bytes; ask for fewer rows")]
-    PageTooLarge {
-        /// The bound.
-        limit: u64,
-    },
-    /// The pages that are read and sent at this moment hold all that they may.
-    #[error(
-        "the pages under way hold as much as they may together, {limit} bytes; try again in a moment"
-    )]
-    Busy {
-        /// The bound.
-        limit: u64,
-    },
-    /// What the table says.
-    #[error(transparent)]
-    Table(#[from] Error),
+/// Which rows of a source to read, and what of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// The source.
+    pub source: Source,
+    /// Rows at most.
+    pub limit: usize,
+    /// Rows before the first.
+    pub offset: u64,
+    /// Columns to show, in the table's order whatever theirs; `None` for all.
+    pub columns: Option<Vec<String>>,
+    /// Columns and the text of the value that each has to have.
+    pub exact: Vec<(String, String)>,
 }
 
-impl ReadError {
-    /// The kind's name, PascalCase, from a closed set.
-    pub fn reason(&self) -> &'static str {
-        match self {
-            ReadError::TooManyPending { .. } => "TooManyPending",
-            ReadError::KeysTooLarge { .. } => "KeysTooLarge",
-            ReadError::PageTooLarge { .. } => "PageTooLarge",
-            ReadError::Busy { .. } => "Busy",
-            ReadError::Table(e) => e.reason(),
-        }
-    }
-
-    /// Who can mend it.
-    pub fn class(&self) -> Class {
-        match self {
-            ReadError::TooManyPending { .. } | ReadError::KeysTooLarge { .. } => Class::Waiting,
-            ReadError::PageTooLarge { .. } => Class::UserFault,
-            ReadError::Busy { .. } => Class::Transient,
-            ReadError::Table(e) => e.class(),
-        }
-    }
-}
-
-/// Bounds of reads.
-#[derive(Debug, Clone, Copy)]
-pub struct ReadLimits {
-    /// Pending generations that one read may open.
-    pub generations: usize,
-    /// Bytes that keys of pending generations may take, for all tables together.
-    pub key_bytes: u64,
-    /// Bytes that the rows of one page may take in memory.
-    pub page_bytes: u64,
-    /// Bytes that the rows of all pages under way may take together.
-    pub pages_bytes: u64,
-}
-
-impl Default for ReadLimits {
-    fn default() -> Self {
-        Self {
-            generations: 4096,
-            key_bytes: 256 << 20,
-            page_bytes: 64 << 20,
-            pages_bytes: 256 << 20,
-        }
-    }
-}
-
-/// One shard of a snapshot.
+/// How many rows a source has.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ShardAt {
-    /// The shard.
-    pub shard: Uuid,
-    /// The version of its manifest.
-    pub manifest_version: u64,
-    /// Its pending generations.
-    pub pending_generations: usize,
-}
-
-/// Which snapshot an answer was read from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SnapshotId {
-    /// The base version.
-    pub version: u64,
-    /// The base manifest's e_tag, where the store gives one: versions recur when a table is made again.
-    pub e_tag: Option<String>,
-    /// The shards, ascending by id; `None` where none was looked at (`fragments`).
-    pub shards: Option<Vec<ShardAt>>,
-    /// Whether it is one moment for all shards, not one for each; `None` where no shard was looked at.
-    pub across_shards: Option<bool>,
-    /// When looking began, by this process's clock.
-    pub read_at: Timestamp,
+pub struct Count {
+    /// The rows.
+    pub rows: u64,
+    /// What was read.
+    pub snapshot: SnapshotId,
+    /// Generations that the answer takes account of.
+    pub generations_read: usize,
+    /// When the oldest of them was flushed.
+    pub oldest_pending: Option<Timestamp>,
 }
 
 /// Rows of a source.
@@ -247,7 +178,85 @@ struct View {
     id: SnapshotId,
 }
 
+/// Rows that were chosen for a page, and whether there are more after them.
+#[derive(Default)]
+struct Picked {
+    /// Addresses in the base, in the order of the answer.
+    base: Vec<u64>,
+    pending: Vec<Wanted>,
+    more: bool,
+}
+
+impl Picked {
+    async fn read(
+        &self,
+        table: &Table,
+        view: &View,
+        shape: &Shape,
+        budget: &mut rows::Budget,
+    ) -> Result<Vec<RecordBatch>, ReadError> {
+        let mut batches = vec![];
+        if !self.base.is_empty() {
+            batches = rows::of_base(&view.base, &self.base, shape, budget).await?;
+        }
+        if !self.pending.is_empty() {
+            let store = table.store();
+            batches.extend(
+                rows::of_generations(&view.base, store, &self.pending, shape, budget).await?,
+            );
+        }
+        Ok(batches)
+    }
+}
+
 impl View {
+    /// A base version alone, of which no row was counted.
+    fn of_base(base: Arc<Dataset>, read_at: Timestamp) -> Self {
+        Self {
+            id: SnapshotId::of_base(&base, read_at),
+            base,
+            fragments: None,
+            chosen: None,
+        }
+    }
+
+    async fn picked(&self, limit: usize, offset: u64) -> Result<Picked, ReadError> {
+        let end = offset.saturating_add(limit as u64).min(self.rows());
+        let start = offset.min(end);
+        let in_base = self.base_rows();
+        let mut picked = Picked {
+            more: end < self.rows(),
+            ..Default::default()
+        };
+        if let Some(fragments) = self.fragments.as_ref().filter(|_| start < in_base) {
+            let wanted = start..end.min(in_base);
+            picked.base = fragments.addresses(&self.base, wanted).await?;
+        }
+        if let Some(chosen) = self.chosen.as_ref().filter(|_| end > in_base) {
+            picked.pending = chosen.places(start.max(in_base) - in_base..end - in_base);
+        }
+        Ok(picked)
+    }
+
+    fn page(&self, batches: Vec<RecordBatch>, has_more: bool, budget: rows::Budget) -> Page {
+        Page {
+            batches,
+            has_more,
+            snapshot: self.id.clone(),
+            generations_read: self.generations(),
+            oldest_pending: self.oldest(),
+            memory: budget.memory(),
+        }
+    }
+
+    fn generations(&self) -> usize {
+        self.chosen.as_ref().map_or(0, |c| c.parts.len())
+    }
+
+    fn oldest(&self) -> Option<Timestamp> {
+        self.chosen.as_ref().and_then(|c| c.oldest())
+    }
+
     fn base_rows(&self) -> u64 {
         self.fragments.as_ref().map_or(0, |f| f.rows())
     }
@@ -272,12 +281,10 @@ impl Reader {
         self.limits
     }
 
-    /// `limit` rows of a source after the first `offset`. The order is that of the snapshot, the same for every page of
-    /// it: base rows as they lie, then pending rows, shard by shard, oldest generation first.
+    /// [`Reader::read`] of whole rows, unfiltered.
     ///
     /// # Errors
-    /// The bounds; `GenerationUnreadable` and `SchemaMismatch` name a pending generation that cannot be read (never
-    /// an answer without its rows); what the table says.
+    /// As [`Reader::read`].
     pub async fn page(
         &self,
         table: &Table,
@@ -285,9 +292,25 @@ impl Reader {
         limit: usize,
         offset: u64,
     ) -> Result<Page, ReadError> {
+        let ask = Ask {
+            source,
+            limit,
+            offset,
+            ..Default::default()
+        };
+        self.read(table, &ask).await
+    }
+
+    /// Rows of a source. The order is that of the snapshot, the same for every page of it: base rows as they lie, then
+    /// pending rows, shard by shard, oldest generation first.
+    ///
+    /// # Errors
+    /// The bounds; `UnknownColumn` and `BadValue`; `GenerationUnreadable` and `SchemaMismatch` name a pending generation
+    /// that cannot be read (never an answer without its rows); what the table says.
+    pub async fn read(&self, table: &Table, ask: &Ask) -> Result<Page, ReadError> {
         let begun = Instant::now();
-        let view = self.view(table, source, begun, false).await?;
-        let error = match self.rows(table, &view, limit, offset).await {
+        let view = self.view(table, ask.source, begun, false).await?;
+        let error = match self.rows(table, &view, ask).await {
             Ok(page) => return Ok(page),
             Err(e) => e,
         };
@@ -295,20 +318,70 @@ impl Reader {
             return Err(error);
         }
         // Files may have been merged, drained and reclaimed, or cleaned up, since the snapshot: look again, once.
-        let again = self.view(table, source, Instant::now(), true).await?;
-        if same(&again.id, &view.id) {
+        let again = self.view(table, ask.source, Instant::now(), true).await?;
+        if again.id.digest == view.id.digest {
             return Err(error);
         }
-        self.rows(table, &again, limit, offset).await
+        self.rows(table, &again, ask).await
     }
 
     /// How many rows a source has.
     ///
     /// # Errors
-    /// As [`Reader::page`].
+    /// As [`Reader::read`].
     pub async fn count(&self, table: &Table, source: Source) -> Result<u64, ReadError> {
+        self.count_of(table, source, &[]).await.map(|c| c.rows)
+    }
+
+    /// How many rows a source has with these values.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub async fn count_of(
+        &self,
+        table: &Table,
+        source: Source,
+        exact: &[(String, String)],
+    ) -> Result<Count, ReadError> {
         let view = self.view(table, source, Instant::now(), false).await?;
-        Ok(view.rows())
+        let exact = Exact::all(view.base.schema(), exact)?;
+        let rows = match exact.is_empty() {
+            true => view.rows(),
+            false => matching::count(table, &view, &exact).await?,
+        };
+        Ok(Count {
+            rows,
+            generations_read: view.generations(),
+            oldest_pending: view.oldest(),
+            snapshot: view.id,
+        })
+    }
+
+    /// What a source would be read from now: the look at manifests and base alone, no row and no key.
+    ///
+    /// # Errors
+    /// What the table says.
+    pub async fn snapshot(&self, table: &Table, source: Source) -> Result<SnapshotId, ReadError> {
+        if source == Source::Fragments {
+            let read_at = Timestamp::now();
+            return Ok(SnapshotId::of_base(table.latest().await?.as_ref(), read_at));
+        }
+        let remembered = self.remembered(table.location());
+        let snapshot = remembered.seen.look(table, Instant::now(), false).await?;
+        Ok(SnapshotId::of(&snapshot))
+    }
+
+    /// What is pending now, shard by shard, by their manifests: no generation is opened.
+    ///
+    /// # Errors
+    /// What the table says.
+    pub async fn backlog(
+        &self,
+        table: &Table,
+    ) -> Result<(SnapshotId, Vec<ShardPending>), ReadError> {
+        let remembered = self.remembered(table.location());
+        let snapshot = remembered.seen.look(table, Instant::now(), false).await?;
+        Ok((SnapshotId::of(&snapshot), snapshot.shards))
     }
 
     async fn view(
@@ -322,12 +395,9 @@ impl Reader {
             let read_at = Timestamp::now();
             let base = table.latest().await?;
             let fragments = Fragments::of(&base, &Hidden::nothing()).await?;
-            let id = id_of_base(&base, read_at);
             return Ok(View {
-                base,
                 fragments: Some(Arc::new(fragments)),
-                chosen: None,
-                id,
+                ..View::of_base(base, read_at)
             });
         }
         match self.union(table, source, begun, afresh).await {
@@ -354,7 +424,7 @@ impl Reader {
         drop(held);
         self.make_room(table.location());
         let (chosen, fragments) = done?;
-        let id = id_of(&snapshot, &chosen);
+        let id = SnapshotId::of(&snapshot);
         Ok(View {
             base: snapshot.base,
             fragments,
@@ -363,37 +433,17 @@ impl Reader {
         })
     }
 
-    async fn rows(
-        &self,
-        table: &Table,
-        view: &View,
-        limit: usize,
-        offset: u64,
-    ) -> Result<Page, ReadError> {
-        let end = offset.saturating_add(limit as u64).min(view.rows());
-        let start = offset.min(end);
-        let in_base = view.base_rows();
+    async fn rows(&self, table: &Table, view: &View, ask: &Ask) -> Result<Page, ReadError> {
+        let shape = Shape::of(view.base.schema(), ask.columns.as_deref())?;
+        let exact = Exact::all(view.base.schema(), &ask.exact)?;
+        let picked = match exact.is_empty() {
+            true => view.picked(ask.limit, ask.offset).await?,
+            // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
+            false => matching::pick(table, view, &exact, ask.limit, ask.offset).await?,
+        };
         let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
-        let mut batches = vec![];
-        if let Some(fragments) = view.fragments.as_ref().filter(|_| start < in_base) {
-            let addresses = fragments
-                .addresses(&view.base, start..end.min(in_base))
-                .await?;
-            batches = rows::of_base(&view.base, addresses, &mut budget).await?;
-        }
-        if let Some(chosen) = view.chosen.as_ref().filter(|_| end > in_base) {
-            let wanted = chosen.places(start.max(in_base) - in_base..end - in_base);
-            let more = rows::of_generations(&view.base, table.store(), wanted, &mut budget).await?;
-            batches.extend(more);
-        }
-        Ok(Page {
-            batches,
-            has_more: end < view.rows(),
-            snapshot: view.id.clone(),
-            generations_read: view.chosen.as_ref().map_or(0, |c| c.len()),
-            oldest_pending: view.chosen.as_ref().and_then(|c| c.oldest()),
-            memory: budget.memory(),
-        })
+        let batches = picked.read(table, view, &shape, &mut budget).await?;
+        Ok(view.page(batches, picked.more, budget))
     }
 
     /// What is remembered of a table, made the most recently used.
@@ -429,34 +479,6 @@ fn may_have_moved(e: &ReadError) -> bool {
         ReadError::Table(Error::Corrupt { .. }) => true,
         ReadError::Table(e) => e.poisoned().is_some(),
         _ => false,
-    }
-}
-
-/// Whether two snapshots are one, whenever they were read.
-fn same(a: &SnapshotId, b: &SnapshotId) -> bool {
-    (a.version, &a.e_tag, &a.shards) == (b.version, &b.e_tag, &b.shards)
-}
-
-fn id_of_base(base: &Dataset, read_at: Timestamp) -> SnapshotId {
-    SnapshotId {
-        version: base.version_id(),
-        e_tag: base.manifest_location().e_tag.clone(),
-        shards: None,
-        across_shards: None,
-        read_at,
-    }
-}
-
-fn id_of(snapshot: &Snapshot, chosen: &Chosen) -> SnapshotId {
-    let shards = snapshot.shards.iter().map(|s| ShardAt {
-        shard: s.state.shard,
-        manifest_version: s.state.manifest.version,
-        pending_generations: chosen.of_shard(s.state.shard),
-    });
-    SnapshotId {
-        shards: Some(shards.collect()),
-        across_shards: Some(snapshot.across_shards),
-        ..id_of_base(&snapshot.base, snapshot.read_at)
     }
 }
 

@@ -38,7 +38,7 @@ fn batch(rows: &[(i64, Option<usize>)]) -> RecordBatch {
 }
 
 #[tokio::test]
-async fn a_blob_is_shown_as_its_size_and_never_loaded() {
+async fn a_blob_is_shown_as_its_size_and_sent_when_it_is_asked_for() {
     let dir = tempfile::tempdir().unwrap();
     let uri = dir
         .path()
@@ -91,8 +91,22 @@ async fn a_blob_is_shown_as_its_size_and_never_loaded() {
         (6, Some(300_000)),
     ]);
     assert_eq!(all, want);
+    let payloads = async || {
+        for (step, size) in [(1, 3), (3, 0), (4, 200_000), (2, 9), (6, 300_000)] {
+            let path = format!("/api/v1/experiments/frames/records/{step}/blobs/frame");
+            let payload = served.get(&path).await;
+            assert_eq!(payload.status, 200, "{step} {}", payload.head);
+            assert_eq!(payload.body, "\u{7}".repeat(size), "{step}");
+        }
+        let null = served
+            .get("/api/v1/experiments/frames/records/5/blobs/frame")
+            .await;
+        assert_eq!(null.problem(), "payload-not-found");
+    };
+    payloads().await;
     Merger::open(&uri).await.merge_all(8).await;
     assert_eq!(served.records("frames", "").await.records(), want);
+    payloads().await;
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ mod columns;
 mod dictionaries;
 mod doors;
 mod ledger;
+mod points;
 mod recorded;
+mod routes;
 mod served;
 mod sources;

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use crate::fixtures::{Fixture, Kind, Shape, Spec};
 use crate::ledger::{Ledger, check, lines, walk};
 use crate::mergers::Merger;
+use crate::points::closer;
 use crate::recorded::Recorded;
 
 pub async fn open(t: &Fixture) -> Table {
@@ -69,6 +70,9 @@ async fn life(spec: Spec, seed: u64, steps: usize) {
             ledger.flush(&mut t).await;
             let limit = rng.random_range(longest / 40..longest);
             check(&reader, &table, &t, &ledger, limit).await;
+            if step % 8 == 7 {
+                closer(&reader, &table, &t.spec.shape).await;
+            }
         }
     }
     ledger.flush(&mut t).await;

@@ -1,7 +1,8 @@
 //! Some rows of a generation, by their offsets.
 //!
-//! Lives here: `OpenGeneration::take`, for a page that needs a few rows of many generations. May use: Lance's file
-//! reader and dataset. Never: blob payloads; a blob column comes as the description that Lance keeps of it.
+//! Lives here: `OpenGeneration::take`, for a page that needs a few rows of many generations, and `blob`, for one payload
+//! that was asked for. May use: Lance's file reader and dataset. Never: a payload in `take`, where a blob column comes as
+//! the description that Lance keeps of it.
 
 use std::sync::Arc;
 
@@ -9,8 +10,9 @@ use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::concat::concat_batches;
 use futures::{StreamExt, TryStreamExt};
 use lance::Dataset;
-use lance::dataset::{ProjectionRequest, TakeBuilder};
-use lance_core::datatypes::Schema;
+use lance::dataset::mem_wal::TOMBSTONE;
+use lance::dataset::{BlobFile, ProjectionRequest, TakeBuilder};
+use lance_core::datatypes::{Field, Schema};
 use lance_encoding::decoder::FilterExpression;
 use lance_file::versions::reader_projection_from_field_ids;
 use lance_io::ReadBatchParams;
@@ -56,6 +58,36 @@ impl OpenGeneration {
                 self.whole(batches, offsets.len())
             }
         }
+    }
+
+    /// Its column of blobs that is the table's column of this id, or of this name where its ids are positions.
+    pub fn blob_field(&self, id: i32, name: &str) -> Option<&Field> {
+        let same = |f: &&Field| match self.positional_ids {
+            true => f.name == name,
+            false => f.id == id,
+        };
+        let blobs = self.schema.fields.iter().filter(|f| f.is_blob());
+        blobs.filter(|f| f.name != TOMBSTONE).find(same)
+    }
+
+    /// The blob of the row at `offset` in the table's column `field`, not read yet; `None` where it is null.
+    ///
+    /// # Errors
+    /// `GenerationUnreadable`, and the store's kinds.
+    pub async fn blob(&self, offset: u32, field: &Field) -> Result<Option<BlobFile>> {
+        // A generation with a column of blobs is opened as a table.
+        let (Some(own), Source::Table(dataset)) =
+            (self.blob_field(field.id, &field.name), &self.source)
+        else {
+            return Ok(None);
+        };
+        let address = Starts::of(&self.generation, dataset)?.address(offset);
+        let missing = || self.generation.unreadable("rows of it are missing");
+        let found = dataset
+            .take_blobs_by_addresses(&[address.ok_or_else(missing)?], &own.name)
+            .await
+            .map_err(|e| self.generation.wrap("read its rows", e))?;
+        found.into_iter().next().ok_or_else(missing)
     }
 
     async fn take_of_table(

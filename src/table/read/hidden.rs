@@ -92,6 +92,15 @@ impl Fragments {
         self.parts.last().map_or(0, |p| p.before + p.rows)
     }
 
+    /// Whether the row at an address is not shown, its deletion apart.
+    pub fn hides(&self, address: u64) -> bool {
+        let id = (address >> 32) as u32;
+        self.parts
+            .iter()
+            .find(|p| p.id == id)
+            .is_none_or(|p| p.hidden.contains(address as u32))
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.parts

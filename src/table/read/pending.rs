@@ -4,7 +4,7 @@
 //! each is read once; the choice among them; the base rows that they hide), and `Chosen`, the rows that live. Only key
 //! columns and `_tombstone` are ever read here. May use: generations, mappings, key sets, `find`. Never: a page's rows.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,10 +27,7 @@ use super::super::merge::{check_keys, key_types};
 use super::super::newest::newest_first;
 use super::super::snapshot::{ShardPending, Snapshot};
 use super::hidden::{Fragments, Hidden};
-use super::{ReadError, ReadLimits, Source};
-
-/// The budget by which the base's keys are scanned: the least by which that is not slower.
-const SCAN_BYTES: u64 = 64 << 20;
+use super::{ReadError, ReadLimits, SCAN_BYTES, Source};
 
 /// Generations whose keys are read at once.
 const AT_ONCE: usize = 32;
@@ -48,12 +45,13 @@ pub(super) struct Keys {
     bytes: Vec<u8>,
     /// Where each row's key ends in `bytes`; empty where the table has no key.
     ends: Vec<usize>,
-    offsets: Vec<u32>,
+    pub offsets: Vec<u32>,
     dead: RoaringBitmap,
 }
 
 impl Keys {
-    fn key(&self, row: usize) -> &[u8] {
+    /// The key of the row at a position in `offsets`.
+    pub fn key(&self, row: usize) -> &[u8] {
         let start = if row == 0 { 0 } else { self.ends[row - 1] };
         &self.bytes[start..self.ends[row]]
     }
@@ -138,16 +136,25 @@ fn smallest(schema: &Schema) -> Option<String> {
 /// The pending rows that live, generation by generation.
 #[derive(Default)]
 pub(super) struct Chosen {
-    parts: Vec<Live>,
-    shards: BTreeMap<Uuid, usize>,
+    pub parts: Vec<Live>,
 }
 
-struct Live {
-    generation: Generation,
-    facts: Arc<Facts>,
-    rows: RoaringBitmap,
+pub(super) struct Live {
+    pub keys: Arc<Keys>,
+    pub rows: RoaringBitmap,
     /// Living rows in the parts before this one.
     before: u64,
+}
+
+impl Live {
+    /// Some of its rows, by their offsets, ascending.
+    pub fn wanted(&self, offsets: Vec<u32>) -> Wanted {
+        Wanted {
+            generation: self.keys.generation.clone(),
+            facts: self.keys.facts.clone(),
+            offsets,
+        }
+    }
 }
 
 /// Rows of one generation, by their offsets, ascending.
@@ -162,21 +169,15 @@ impl Chosen {
         let mut before = 0;
         let parts = keys.iter().zip(live).map(|(keys, rows)| {
             let part = Live {
-                generation: keys.generation.clone(),
-                facts: keys.facts.clone(),
+                keys: keys.clone(),
                 before,
                 rows,
             };
             before += part.rows.len();
             part
         });
-        let mut shards = BTreeMap::new();
-        for k in keys {
-            *shards.entry(k.generation.shard).or_default() += 1;
-        }
         Self {
             parts: parts.collect(),
-            shards,
         }
     }
 
@@ -185,19 +186,9 @@ impl Chosen {
         self.parts.last().map_or(0, |p| p.before + p.rows.len())
     }
 
-    /// Generations.
-    pub fn len(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// Generations of one shard.
-    pub fn of_shard(&self, shard: Uuid) -> usize {
-        self.shards.get(&shard).copied().unwrap_or(0)
-    }
-
     /// When the oldest generation was flushed.
     pub fn oldest(&self) -> Option<Timestamp> {
-        self.parts.iter().map(|p| p.facts.flushed_at).min()
+        self.parts.iter().map(|p| p.keys.facts.flushed_at).min()
     }
 
     /// The generations and offsets of the living rows at these positions.
@@ -215,15 +206,8 @@ impl Chosen {
             let Some(start) = part.rows.select(from as u32).filter(|_| from < to) else {
                 continue;
             };
-            out.push(Wanted {
-                generation: part.generation.clone(),
-                facts: part.facts.clone(),
-                offsets: part
-                    .rows
-                    .range(start..)
-                    .take((to - from) as usize)
-                    .collect(),
-            });
+            let rows = part.rows.range(start..).take((to - from) as usize);
+            out.push(part.wanted(rows.collect()));
         }
         out
     }
@@ -380,7 +364,11 @@ impl Held {
             base.manifest_location().e_tag.clone(),
             base.manifest().timestamp_nanos,
         );
-        let covered: BTreeSet<Path> = chosen.parts.iter().map(|p| path(&p.generation)).collect();
+        let covered: BTreeSet<Path> = chosen
+            .parts
+            .iter()
+            .map(|p| path(&p.keys.generation))
+            .collect();
         let mut before = self
             .over
             .take()
@@ -421,21 +409,19 @@ fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
                 ),
             });
         }
-        if ahead(shard) {
-            out.extend(shard.merged.iter().cloned());
-        }
-        out.extend(shard.pending.iter().cloned());
+        out.extend(shown(shard).cloned());
     }
     Ok(out)
 }
 
-/// A watermark at or past the shard's own counter says nothing of what was merged (contract 3), so nothing is hidden by
-/// it: a generation that was merged all the same changes no row.
-fn ahead(shard: &ShardPending) -> bool {
-    shard.watermark > 0 && shard.watermark >= shard.state.manifest.current_generation
+/// The generations of a shard to show, oldest first. A watermark at or past the shard's own counter says nothing of what
+/// was merged (contract 3), so nothing is hidden by it: a generation that was merged all the same changes no row.
+pub(super) fn shown(shard: &ShardPending) -> impl Iterator<Item = &Generation> {
+    let merged = shard.is_behind_its_mark().then_some(&shard.merged);
+    merged.into_iter().flatten().chain(&shard.pending)
 }
 
-fn codec(schema: &Schema, key: &[(String, i32)]) -> Result<Option<KeyCodec>> {
+pub(super) fn codec(schema: &Schema, key: &[(String, i32)]) -> Result<Option<KeyCodec>> {
     if key.is_empty() {
         return Ok(None);
     }

@@ -3,6 +3,7 @@
 //! Lives here: taking rows of the base by address and of generations by offset, in the table's schema, with blob columns
 //! as their sizes, within a budget of bytes. May use: Lance's take, mappings. Never: a blob's payload, or choosing rows.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -11,7 +12,6 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field as ArrowField, Fields, Schema as ArrowSchema};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;
-use lance::dataset::mem_wal::TOMBSTONE;
 use lance::dataset::{ProjectionRequest, TakeBuilder};
 use lance_core::datatypes::{Field, Schema};
 use lance_io::object_store::ObjectStore;
@@ -59,11 +59,24 @@ impl Budget {
 
     fn take(&mut self, batch: &RecordBatch) -> std::result::Result<(), ReadError> {
         let bytes = batch.get_array_memory_size() as u64;
-        self.used += bytes;
         self.rows += batch.num_rows() as u64;
-        if self.used > self.limit {
+        if self.used + bytes > self.limit {
             return Err(ReadError::PageTooLarge { limit: self.limit });
         }
+        self.hold(bytes)
+    }
+
+    /// Takes what one payload needs, before it is read.
+    pub fn take_bytes(&mut self, size: u64) -> std::result::Result<(), ReadError> {
+        if size > self.limit {
+            let limit = self.limit;
+            return Err(ReadError::PayloadTooLarge { size, limit });
+        }
+        self.hold(size)
+    }
+
+    fn hold(&mut self, bytes: u64) -> std::result::Result<(), ReadError> {
+        self.used += bytes;
         let kib = u32::try_from((bytes >> 10) + 1).unwrap_or(u32::MAX);
         let Ok(more) = self.pages.clone().try_acquire_many_owned(kib) else {
             return Err(ReadError::Busy { limit: self.all });
@@ -85,19 +98,19 @@ impl Budget {
     }
 }
 
-/// Base rows at ascending addresses.
+/// Base rows at addresses, in their order.
 pub(super) async fn of_base(
     base: &Arc<Dataset>,
-    addresses: Vec<u64>,
+    addresses: &[u64],
+    shape: &Shape,
     budget: &mut Budget,
 ) -> std::result::Result<Vec<RecordBatch>, ReadError> {
-    let shape = Shape::of(base.schema());
-    let plan = ProjectionRequest::from_schema(shape.read(base.schema())?)
+    let plan = ProjectionRequest::from_schema(shape.read(base.schema()))
         .into_projection_plan(base.clone())
         .map_err(|e| Error::lance("find the table's columns", e))?;
     let plan = Arc::new(plan);
     let mut out = vec![];
-    let mut rest = addresses.as_slice();
+    let mut rest = addresses;
     let mut most = usize::MAX;
     while !rest.is_empty() {
         let (now, later) = rest.split_at(budget.next().min(most).min(rest.len()));
@@ -127,28 +140,22 @@ pub(super) async fn of_base(
 pub(super) async fn of_generations(
     base: &Arc<Dataset>,
     store: &Arc<ObjectStore>,
-    wanted: Vec<Wanted>,
+    wanted: &[Wanted],
+    shape: &Shape,
     budget: &mut Budget,
 ) -> std::result::Result<Vec<RecordBatch>, ReadError> {
-    let shape = Shape::of(base.schema());
     let keys = key_fields(base.schema());
     let opening: Vec<_> = wanted
-        .into_iter()
+        .iter()
         .map(|wanted| opened(base, store, wanted).boxed())
         .collect();
     let mut opened = stream::iter(opening).buffered(AT_ONCE);
     let mut out = vec![];
     while let Some((open, offsets)) = opened.try_next().await? {
-        let plain = shape.plain(base.schema())?;
+        let plain = shape.plain(base.schema(), &keys);
         let mapping = Mapping::new(&open, &plain, &keys)?;
-        let names: Vec<String> = open
-            .schema
-            .fields
-            .iter()
-            .filter(|f| f.name != TOMBSTONE && !has_blob(f))
-            .map(|f| f.name.clone())
-            .collect();
-        let mut rest = offsets.as_slice();
+        let names = mapping.columns();
+        let mut rest = offsets;
         while !rest.is_empty() {
             let (now, later) = rest.split_at(budget.next().min(rest.len()));
             let batch = mapping.apply(open.take(now, &names).await?)?;
@@ -161,11 +168,11 @@ pub(super) async fn of_generations(
     Ok(out)
 }
 
-async fn opened(
+async fn opened<'a>(
     base: &Arc<Dataset>,
     store: &Arc<ObjectStore>,
-    wanted: Wanted,
-) -> Result<(OpenGeneration, Vec<u32>)> {
+    wanted: &'a Wanted,
+) -> Result<(OpenGeneration, &'a [u32])> {
     let open = OpenGeneration::open(
         base,
         store,
@@ -174,7 +181,28 @@ async fn opened(
         Fetch::RANGES,
     )
     .await?;
-    Ok((open, wanted.offsets))
+    Ok((open, &wanted.offsets))
+}
+
+/// The columns of a table that have a form in an answer.
+pub(super) fn shown(schema: &Schema) -> impl Iterator<Item = &Field> {
+    schema.fields.iter().filter(|f| f.is_blob() || !has_blob(f))
+}
+
+pub(super) fn unknown(schema: &Schema, column: &str) -> ReadError {
+    ReadError::UnknownColumn {
+        column: column.chars().take(64).collect(),
+        columns: shown(schema).map(|f| f.name.clone()).collect(),
+    }
+}
+
+/// Some columns of a schema, in its order.
+pub(super) fn part(schema: &Schema, ids: &BTreeSet<i32>) -> Schema {
+    let fields = schema.fields.iter().filter(|f| ids.contains(&f.id));
+    Schema {
+        fields: fields.cloned().collect(),
+        metadata: schema.metadata.clone(),
+    }
 }
 
 /// Whether a blob is in a column, at any depth.
@@ -191,39 +219,37 @@ fn size_type() -> DataType {
 }
 
 /// The columns of an answer. A column with a blob inside it is left out: only columns that are blobs have a form.
-struct Shape {
+pub(super) struct Shape {
     /// The table's columns that are shown, in order: name, field id, and whether the column is a blob.
     columns: Vec<(String, i32, bool)>,
 }
 
 impl Shape {
-    fn of(schema: &Schema) -> Self {
-        let shown = schema.fields.iter().filter(|f| f.is_blob() || !has_blob(f));
-        Self {
-            columns: shown.map(|f| (f.name.clone(), f.id, f.is_blob())).collect(),
+    pub fn of(schema: &Schema, columns: Option<&[String]>) -> std::result::Result<Self, ReadError> {
+        for column in columns.unwrap_or_default() {
+            if !shown(schema).any(|f| f.name == *column) {
+                return Err(unknown(schema, column));
+            }
         }
+        let wanted = |f: &&Field| columns.is_none_or(|c| c.contains(&f.name));
+        Ok(Self {
+            columns: shown(schema)
+                .filter(wanted)
+                .map(|f| (f.name.clone(), f.id, f.is_blob()))
+                .collect(),
+        })
     }
 
     /// The table's schema with the columns that are shown.
-    fn read(&self, schema: &Schema) -> Result<Schema> {
-        self.project(schema, |_| true)
+    fn read(&self, schema: &Schema) -> Schema {
+        part(schema, &self.columns.iter().map(|(_, id, _)| *id).collect())
     }
 
-    /// The table's schema with the columns that are shown and are no blobs.
-    fn plain(&self, schema: &Schema) -> Result<Schema> {
-        self.project(schema, |blob| !blob)
-    }
-
-    fn project(&self, schema: &Schema, keep: impl Fn(bool) -> bool) -> Result<Schema> {
-        let fields = schema.fields.iter().filter(|f| {
-            self.columns
-                .iter()
-                .any(|(_, id, blob)| *id == f.id && keep(*blob))
-        });
-        Ok(Schema {
-            fields: fields.cloned().collect(),
-            metadata: schema.metadata.clone(),
-        })
+    /// The table's schema with the columns that are shown and are no blobs, and the key, by which Lance reconciles.
+    fn plain(&self, schema: &Schema, keys: &[(String, i32)]) -> Schema {
+        let plain = self.columns.iter().filter(|(_, _, blob)| !blob);
+        let ids = plain.map(|(_, id, _)| *id);
+        part(schema, &ids.chain(keys.iter().map(|(_, id)| *id)).collect())
     }
 
     /// A batch of the base with each blob's description as its size.
@@ -257,7 +283,7 @@ impl Shape {
         let mut columns = vec![];
         for (name, id, blob) in &self.columns {
             let column = match blob {
-                true => self.sizes_of(open, *id, offsets).await?,
+                true => self.sizes_of(open, *id, name, offsets).await?,
                 false => batch
                     .column_by_name(name)
                     .cloned()
@@ -268,12 +294,14 @@ impl Shape {
         assemble(&batch, columns)
     }
 
-    async fn sizes_of(&self, open: &OpenGeneration, id: i32, offsets: &[u32]) -> Result<ArrayRef> {
-        let field =
-            open.schema.fields.iter().find(|f| {
-                f.is_blob() && f.name != TOMBSTONE && (f.id == id || open.positional_ids)
-            });
-        match field {
+    async fn sizes_of(
+        &self,
+        open: &OpenGeneration,
+        id: i32,
+        name: &str,
+        offsets: &[u32],
+    ) -> Result<ArrayRef> {
+        match open.blob_field(id, name) {
             Some(field) => {
                 let described = open
                     .take(offsets, std::slice::from_ref(&field.name))
