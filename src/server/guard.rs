@@ -28,15 +28,8 @@ impl Guard {
         if self.loopback {
             names(headers)?;
         }
-        if *method != Method::GET && *method != Method::HEAD {
-            return Err(Problem::new(
-                StatusCode::METHOD_NOT_ALLOWED,
-                "method-not-allowed",
-                "Only GET is answered",
-                "this server only reads; write through the table's own clients",
-            ));
-        }
-        Ok(())
+        read_only(method)?;
+        no_body(headers)
     }
 }
 
@@ -61,6 +54,24 @@ fn sizes(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
             format!("headers have at most {HEADER_BYTES} bytes"),
         ));
     }
+    Ok(())
+}
+
+/// Before bodies are looked at: whoever sends one wants to write.
+fn read_only(method: &Method) -> Result<(), Problem> {
+    if *method != Method::GET && *method != Method::HEAD {
+        return Err(Problem::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "Only GET is answered",
+            "this server only reads; write to the experiment's table with its own client, such as RolloutStore.open(uri) of lance-context",
+        )
+        .with_error());
+    }
+    Ok(())
+}
+
+fn no_body(headers: &HeaderMap) -> Result<(), Problem> {
     let body = headers
         .get(header::CONTENT_LENGTH)
         .is_some_and(|v| v.as_bytes() != b"0");

@@ -21,6 +21,7 @@ mod point;
 mod problem;
 mod query;
 mod records;
+mod rollouts;
 mod routes;
 mod serve;
 

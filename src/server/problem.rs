@@ -56,6 +56,13 @@ impl Problem {
         self
     }
 
+    /// With the member by which lance-context's client knows an error.
+    pub fn with_error(self) -> Self {
+        let code = self.kind.to_uppercase().replace('-', "_");
+        let error = json!({"code": code, "message": self.detail});
+        self.with("error", error)
+    }
+
     pub fn parameter(name: &str, detail: impl Into<String>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,

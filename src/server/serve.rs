@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{facts, point, records, routes};
+use super::{facts, point, records, rollouts, routes};
 use crate::table::{ReadLimits, Reader};
 use crate::telemetry::Metrics;
 
@@ -142,6 +142,17 @@ fn router(shared: Arc<Shared>) -> Router {
         on("/healthz", false, any(get(routes::healthz))),
         on("/readyz", false, any(get(routes::readyz))),
         on("/metrics", false, any(get(routes::metrics))),
+        on("/api/v1/rollouts/{name}", true, any(get(rollouts::store))),
+        on(
+            "/api/v1/rollouts/{name}/records",
+            true,
+            any(get(rollouts::list)),
+        ),
+        on(
+            "/api/v1/rollouts/{name}/records/{*rest}",
+            true,
+            any(get(rollouts::record)),
+        ),
     ];
     let named = [
         (places!(""), false, get(routes::experiments)),

@@ -3,7 +3,7 @@
     lance_context_client.py KIND URI < plan.json       KIND: rollout | generic
 
 A plan is {"schema": … (generic only), "steps": [[step, argument…], …]}; each step prints one JSON line. Binary values
-travel as {"base64": …}. Knows nothing of what an answer should be.
+travel as {"base64": …}. A URI http://HOST/NAME is connected to; ["refused", step, …] prints the error. Knows nothing of what an answer should be.
 """
 
 import base64
@@ -21,9 +21,19 @@ def wrap(value):
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
+def refused(call) -> str:
+    try:
+        return f"not refused: {call()!r}"
+    except RuntimeError as e:
+        return str(e)
+
+
 def main(kind: str, uri: str):
     plan = json.load(sys.stdin)
-    if kind == "rollout":
+    if uri.startswith("http://"):
+        url, name = uri.rsplit("/", 1)
+        store = lance_context.RolloutStore.connect(url, name)
+    elif kind == "rollout":
         store = lance_context.RolloutStore.open(uri)
     elif "schema" in plan:
         store = lance_context.GenericStore.open(uri, plan["schema"])
@@ -34,6 +44,8 @@ def main(kind: str, uri: str):
             answer = store.add([{k: unwrap(v) for k, v in row.items()} for row in args[0]])
         elif step == "list":
             answer = list(store.list(**(args[0] if args else {})))
+        elif step == "refused":
+            answer = refused(lambda: getattr(store, args[0])(*args[1:]))
         else:
             answer = getattr(store, step)(*args)
         if isinstance(answer, list):

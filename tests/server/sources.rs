@@ -70,7 +70,7 @@ async fn life(spec: Spec, seed: u64, steps: usize) {
             ledger.flush(&mut t).await;
             let limit = rng.random_range(longest / 40..longest);
             check(&reader, &table, &t, &ledger, limit).await;
-            if step % 8 == 7 {
+            if step % 12 == 11 {
                 closer(&reader, &table, &t.spec.shape).await;
             }
         }
