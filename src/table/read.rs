@@ -43,7 +43,7 @@ use self::rows::Shape;
 use self::snapshots::Seen;
 use super::base::Table;
 use super::error::Error;
-use super::snapshot::ShardPending;
+use super::snapshot::{ShardPending, Snapshot};
 use super::store::Location;
 
 /// The budget by which the base's keys are scanned: the least by which that is not slower.
@@ -368,6 +368,7 @@ impl Reader {
         }
         let remembered = self.remembered(table.location());
         let snapshot = remembered.seen.look(table, Instant::now(), false).await?;
+        whole(&snapshot)?;
         Ok(SnapshotId::of(&snapshot))
     }
 
@@ -381,6 +382,7 @@ impl Reader {
     ) -> Result<(SnapshotId, Vec<ShardPending>), ReadError> {
         let remembered = self.remembered(table.location());
         let snapshot = remembered.seen.look(table, Instant::now(), false).await?;
+        whole(&snapshot)?;
         Ok((SnapshotId::of(&snapshot), snapshot.shards))
     }
 
@@ -469,6 +471,14 @@ impl Reader {
             };
             total -= bytes(&tables.remove(at).1);
         }
+    }
+}
+
+/// Refuses a snapshot without a shard whose manifest cannot be read: never an answer without what is pending there.
+fn whole(snapshot: &Snapshot) -> Result<(), ReadError> {
+    match snapshot.unread.first() {
+        Some(fault) => Err(fault.error().into()),
+        None => Ok(()),
     }
 }
 
