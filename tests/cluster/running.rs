@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
@@ -210,9 +211,10 @@ pub fn request(cluster: &Cluster, namespace: &str, name: &str, what: &str) {
 
 /// Waits until everything is merged and drained, and the status says so.
 pub fn settle(cluster: &Cluster, namespace: &str, name: &str) {
-    let mut asked = 0;
+    // A request with the words of one before it is none.
+    static ASKED: AtomicUsize = AtomicUsize::new(0);
     until(name, || {
-        asked += 1;
+        let asked = ASKED.fetch_add(1, Ordering::Relaxed);
         request(cluster, namespace, name, &format!("settle-{asked}"));
         let status = &cluster.get(namespace, &format!("experiment/{name}"))["status"];
         let settled = status["backlog"]["pendingGenerations"] == 0
