@@ -27,7 +27,8 @@ impl Tag {
         said.filter_map(|v| v.to_str().ok())
             .flat_map(|v| v.split(','))
             .map(str::trim)
-            .any(|t| t == "*" || t.trim_start_matches("W/") == own)
+            // `*` names no answer that the caller has, and whether there is one is not known yet.
+            .any(|t| t.trim_start_matches("W/") == own)
     }
 
     /// An answer with this tag: to be asked for again each time, and kept by nobody but the caller.

@@ -74,12 +74,14 @@ pub(super) async fn backlog(State(shared): State<Arc<Shared>>, asked: Asked) -> 
     told(&body).map(|answer| tag.on(answer))
 }
 
-/// A sum of what is known of each; unknown where it is of one.
+/// A sum of what is known of each; unknown where it is of one. Figures are what manifests say, any number, and so a sum
+/// stays at the largest.
 fn known_sum<'a>(
     of: impl Iterator<Item = &'a Generation>,
     what: impl Fn(&Generation) -> Option<u64>,
 ) -> Option<u64> {
-    of.map(what).sum()
+    let mut all = of.map(what);
+    all.try_fold(0u64, |sum, n| Some(sum.saturating_add(n?)))
 }
 
 fn shard(shard: &ShardPending) -> Value {

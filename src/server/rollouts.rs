@@ -7,9 +7,10 @@
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
+use arrow_schema::DataType;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Number, Value, json};
 
 use super::asked::{Asked, table};
 use super::point::no_payload;
@@ -163,16 +164,55 @@ fn written(row: &RecordBatch) -> Result<Vec<u8>, ReadError> {
     let mut text = vec![];
     super::json::rows(&mut text, std::slice::from_ref(row)).map_err(|e| broken(&e))?;
     let mut own: Map<String, Value> = serde_json::from_slice(&text).map_err(|e| broken(&e))?;
-    let number = |name: &str| {
+    let of = |name: &str, kind: fn(&DataType) -> bool| {
         let field = row.schema().field_with_name(name).cloned();
-        field.is_ok_and(|f| f.data_type().is_numeric())
+        field.is_ok_and(|f| kind(f.data_type()))
     };
+    for (name, value) in &mut own {
+        // That client takes whole numbers of any size as numbers.
+        if of(name, DataType::is_integer)
+            && let Some(number) = value.as_str().and_then(|t| t.parse::<Number>().ok())
+        {
+            *value = Value::Number(number);
+        }
+    }
     // A float that is no number has no form there.
-    own.retain(|name, value| !(value.is_null() || value.is_string() && number(name)));
+    own.retain(|name, value| {
+        !(value.is_null() || value.is_string() && of(name, DataType::is_floating))
+    });
     if let Some(Value::String(text)) = own.get("metadata")
         && let Ok(parsed) = serde_json::from_str::<Value>(text)
     {
         own.insert("metadata".into(), parsed);
     }
     serde_json::to_vec(&own).map_err(|e| broken(&e).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow_array::{ArrayRef, Decimal128Array, Float64Array, Int64Array};
+
+    #[test]
+    fn whole_numbers_of_any_size_and_decimals_are_kept_and_what_is_no_number_is_left_out() {
+        let money = Decimal128Array::from(vec![1234]).with_precision_and_scale(10, 2);
+        let row = RecordBatch::try_from_iter([
+            (
+                "seed",
+                Arc::new(Int64Array::from(vec![(1 << 60) + 1])) as ArrayRef,
+            ),
+            ("cost", Arc::new(money.unwrap()) as ArrayRef),
+            (
+                "loss",
+                Arc::new(Float64Array::from(vec![f64::NAN])) as ArrayRef,
+            ),
+        ])
+        .unwrap();
+        let text = String::from_utf8(written(&row).unwrap()).unwrap();
+        let own: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(
+            own,
+            json!({"seed": 1152921504606846977u64, "cost": "12.34"})
+        );
+    }
 }

@@ -19,6 +19,8 @@ use super::snapshot::Snapshot;
 #[derive(Debug, Default)]
 pub(crate) struct Begun {
     at: Option<Made>,
+    /// Whether the commits since were asked for what a person said of them.
+    asked: bool,
     seen: Option<(u64, bool)>,
     /// Shards whose older generations are merged, as a person said.
     settled: BTreeSet<Uuid>,
@@ -45,6 +47,16 @@ impl Begun {
     /// Takes note that a person said of these shards that all is as it should be.
     pub fn settle(&mut self, shards: impl IntoIterator<Item = Uuid>) {
         self.settled.extend(shards);
+    }
+
+    /// The version that the index began with, until the commits since were asked.
+    pub fn unasked(&self) -> Option<u64> {
+        self.version().filter(|_| !self.asked)
+    }
+
+    /// Takes note that the commits since were asked.
+    pub fn asked(&mut self) {
+        self.asked = true;
     }
 
     /// The version that the index began with.

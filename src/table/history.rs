@@ -61,7 +61,10 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
         .flat_map(|v| &v.marks)
         .any(|(shard, mark)| back(shard, *mark))
     {
-        true => settled(base, versions.start..newest.saturating_add(1)).await,
+        true => {
+            let said = settled(base, versions.start..newest.saturating_add(1));
+            said.await.0
+        }
         false => BTreeMap::new(),
     };
     let mut highest = BTreeMap::new();
@@ -99,9 +102,9 @@ async fn marks_of(base: &Dataset, version: u64) -> Result<Option<Version>> {
     }))
 }
 
-/// Per shard, the newest version whose commit acknowledged that it went back.
-pub(crate) async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uuid, u64> {
-    let mut found = BTreeMap::new();
+/// Per shard, the newest version whose commit acknowledged that it went back; and whether every one could be read.
+pub(crate) async fn settled(base: &Dataset, versions: Range<u64>) -> (BTreeMap<Uuid, u64>, bool) {
+    let (mut found, mut every) = (BTreeMap::new(), true);
     let mut read = stream::iter(versions)
         .map(|version| async move {
             let read = AssertUnwindSafe(base.read_transaction_by_version(version))
@@ -111,7 +114,11 @@ pub(crate) async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uu
         })
         .buffer_unordered(AT_ONCE);
     while let Some((version, read)) = read.next().await {
-        let Ok(Ok(Some(transaction))) = read else {
+        let Ok(Ok(read)) = read else {
+            every = false;
+            continue;
+        };
+        let Some(transaction) = read else {
             continue;
         };
         for shard in acknowledged_by(&transaction) {
@@ -119,12 +126,12 @@ pub(crate) async fn settled(base: &Dataset, versions: Range<u64>) -> BTreeMap<Uu
             *at = version.max(*at);
         }
     }
-    found
+    (found, every)
 }
 
 /// Whether a version's manifest is there and long enough to be one: asking for a part of an empty file fails like a store
 /// that does not answer.
-async fn whole(base: &Dataset, version: u64) -> Result<bool> {
+pub(crate) async fn whole(base: &Dataset, version: u64) -> Result<bool> {
     const DOING: &str = "look at an older version";
     let store = base
         .object_store(None)

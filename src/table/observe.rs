@@ -18,9 +18,9 @@ use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::{Table, key_fields, same_version};
 use super::begun::{self, Begun};
 use super::commit::{PROPERTY, acknowledged_by, reset_by};
-use super::error::{Error, Result};
+use super::error::{Error, Result, is_io};
 use super::generation::{Facts, Generation};
-use super::history::{LOOK_BACK, Past, look_back, settled};
+use super::history::{LOOK_BACK, Past, look_back, settled, whole};
 use super::known::Known;
 use super::marks::{Made, Marks};
 use super::observation::{Observation, Pending, ShardView, base_facts};
@@ -121,6 +121,8 @@ impl Tracker {
         }
         self.marks.saw(Made::of(&base), &snapshot.marks);
         self.begun.saw(Made::of(&base), snapshot.mem_wal);
+        // Not before: a look that fails or is given up until here is made again from the version before.
+        self.version = Some(base.version_id());
         let made_again = self.marks.made_again(table, &snapshot, &self.known).await?;
         let older = self.older(table, &snapshot).await?;
         let anomalies = self.judge(&snapshot, &made_again, &older);
@@ -210,14 +212,22 @@ impl Tracker {
             false => LOOK_BACK,
         };
         let now = base.version_id();
-        let Some(before) = self.version.replace(now) else {
+        let Some(before) = self.version else {
             return Ok(false);
         };
         // A lower version is another table's: it was made again. Versions that nobody looks at may say anything.
         let mut anew = now < before || now - before > at_most;
         for version in before.max(now.saturating_sub(at_most)).saturating_add(1)..=now {
-            let Ok(Some(t)) = base.read_transaction_by_version(version).await else {
-                continue;
+            let t = match base.read_transaction_by_version(version).await {
+                Ok(Some(t)) => t,
+                Err(e) if is_io(&e) && whole(base, version).await? => {
+                    return Err(Error::lance("look at who made a version", e));
+                }
+                // It is gone or broken, and might have been any.
+                Ok(None) | Err(_) => {
+                    anew = true;
+                    continue;
+                }
             };
             let ours = t
                 .transaction_properties
@@ -235,12 +245,17 @@ impl Tracker {
     /// The shards with pending generations that are older than the MemWAL index, and of which nobody said that it is right.
     async fn older(&mut self, table: &Table, snapshot: &Snapshot) -> Result<BTreeSet<Uuid>> {
         let older = self.begun.older(table, snapshot, &self.known).await?;
-        let (false, Some(begun)) = (older.is_empty(), self.begun.version()) else {
+        let (false, Some(begun)) = (older.is_empty(), self.begun.unasked()) else {
             return Ok(older);
         };
         let base = &snapshot.base;
-        let said = settled(base, begun..base.version_id().saturating_add(1)).await;
+        let begun = begun.max(base.version_id().saturating_sub(LOOK_BACK));
+        let (said, every) = settled(base, begun..base.version_id().saturating_add(1)).await;
         self.begun.settle(said.into_keys());
+        if every {
+            // Later ones are looked at as they come.
+            self.begun.asked();
+        }
         self.begun.older(table, snapshot, &self.known).await
     }
 
@@ -506,7 +521,6 @@ impl Tracker {
     }
 }
 
-/// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
 /// Whether a commit may leave the table with another MemWAL index than before, or with none for a while.
 fn begins_anew(operation: &Operation) -> bool {
     let ours = |indices: &[lance_table::format::IndexMetadata]| {
@@ -522,6 +536,7 @@ fn begins_anew(operation: &Operation) -> bool {
     }
 }
 
+/// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
 fn writes_rows(operation: &Operation) -> bool {
     match operation {
         Operation::Append { .. } | Operation::Delete { .. } | Operation::Overwrite { .. } => true,

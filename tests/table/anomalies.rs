@@ -4,7 +4,9 @@
 //! Never: an anomaly that is only declared.
 
 use std::fs;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use arrow_array::RecordBatchIterator;
 use freshet::table::AnomalyKind::{self, *};
@@ -215,6 +217,33 @@ async fn generations_from_before_an_overwrite_are_not_merged_over_it_until_someb
     expected.rows = [(1, 1), (2, 2), (7, 7), (300, 1), (301, 2)].into();
     let verdict = t.rows().await.against(&expected, &t.spec.shape);
     assert_eq!(verdict, Default::default());
+}
+
+#[tokio::test]
+async fn a_look_that_is_given_up_anywhere_does_not_make_the_next_one_miss_an_overwrite() {
+    for polls in 1.. {
+        let mut t = two_generations().await;
+        let mut running = Merger::open(&t.uri).await;
+        assert_eq!(kinds(&mut running).await, []);
+        t.close().await;
+        overwrite(&mut t).await;
+        let mut look = Box::pin(running.observe());
+        let mut polled = 0;
+        let done = poll_fn(|cx| {
+            polled += 1;
+            match look.as_mut().poll(cx) {
+                Poll::Pending if polled < polls => Poll::Pending,
+                end => Poll::Ready(end.is_ready()),
+            }
+        })
+        .await;
+        drop(look);
+        assert!(kinds(&mut running).await.contains(&WentBack), "{polls}");
+        if done {
+            assert!(polls > 5, "{polls}");
+            break;
+        }
+    }
 }
 
 #[tokio::test]
