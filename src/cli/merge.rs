@@ -147,9 +147,18 @@ fn verdict(named: &Named, swept: &Swept) -> Result<(), Failure> {
     if let Some(b) = swept.blocked.first() {
         let all: Vec<&str> = swept.blocked.iter().map(|b| b.message.as_str()).collect();
         let message = format!("{uri}: {}: {}", b.reason, all.join("; "));
-        return Err(Failure::new(REFUSED, message));
+        let code = stopped(swept.blocked.iter().any(|b| b.unread));
+        return Err(Failure::new(code, message));
     }
     Ok(())
+}
+
+/// The exit code where shards are stopped: worst where a file of theirs cannot be read.
+fn stopped(unread: bool) -> u8 {
+    match unread {
+        true => CORRUPT,
+        false => REFUSED,
+    }
 }
 
 fn document(named: &Named, swept: &Swept, took: Duration, failure: Option<&Failure>) -> Value {
@@ -234,7 +243,7 @@ async fn preview(args: &Args, named: &Named, table: &Table, wish: &Wish) -> Resu
     match blocked {
         Some(a) => {
             let message = format!("{}: {}: {}", named.location.uri, a.kind.reason(), a.message);
-            Err(Failure::new(REFUSED, message))
+            Err(Failure::new(stopped(!seen.unread.is_empty()), message))
         }
         None => Ok(()),
     }

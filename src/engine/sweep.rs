@@ -58,6 +58,8 @@ pub struct Blocked {
     pub reason: &'static str,
     /// What is so and what to do.
     pub message: String,
+    /// Whether it is stopped by a file that cannot be read.
+    pub unread: bool,
 }
 
 /// A generation that cannot be merged; it and what comes after it in its shard wait.
@@ -344,12 +346,14 @@ fn waiting(shard: &ShardView, q: &Quarantined) -> usize {
 }
 
 fn blocked(seen: &Observation) -> Vec<Blocked> {
+    let unread = |shard: Option<Uuid>| seen.unread.iter().any(|f| Some(f.shard) == shard);
     let stopping = seen.anomalies.iter().filter(|a| a.kind.blocks());
     stopping
         .map(|a| Blocked {
             shard: a.shard,
             reason: a.kind.reason(),
             message: a.message.clone(),
+            unread: unread(a.shard),
         })
         .collect()
 }
