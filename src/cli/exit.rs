@@ -77,7 +77,10 @@ pub fn code(e: &Error) -> u8 {
     match e {
         Error::TableNotFound(_) | Error::NotALanceTable(..) | Error::NotMemWal(_) => NOT_FOUND,
         Error::CredentialsRejected(_) | Error::CredentialsIncomplete(_) => CREDENTIALS,
-        Error::StoreUnreachable(_) | Error::ReadOnlyStore(_) | Error::DiskFull(_) => UNREACHABLE,
+        Error::StoreUnreachable(_)
+        | Error::StoreRedirects { .. }
+        | Error::ReadOnlyStore(_)
+        | Error::DiskFull(_) => UNREACHABLE,
         Error::SchemaMismatch { .. }
         | Error::GenerationUnreadable { .. }
         | Error::UnsupportedManifest { .. }

@@ -242,14 +242,15 @@ impl From<Error> for Problem {
                 "The store refused the credentials",
                 "the store refused the credentials of this experiment; check the key, its rights and its expiry",
             ),
-            Error::StoreUnreachable(_) | Error::Conflict(_) | Error::DeadlineExceeded => {
-                unavailable(
-                    "store-unreachable",
-                    "The store does not answer",
-                    "the experiment's store could not be reached; try again",
-                )
-                .retry()
-            }
+            Error::StoreUnreachable(_)
+            | Error::StoreRedirects { .. }
+            | Error::Conflict(_)
+            | Error::DeadlineExceeded => unavailable(
+                "store-unreachable",
+                "The store does not answer",
+                "the experiment's store could not be reached; try again",
+            )
+            .retry(),
             Error::NotALanceTable(..)
             | Error::NotMemWal(_)
             | Error::Unsupported { .. }

@@ -9,6 +9,8 @@ use std::error::Error as StdError;
 use lance::Error as LanceError;
 use object_store::Error as StoreError;
 
+use super::store::Redirected;
+
 /// Result of this room.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -66,6 +68,10 @@ pub enum Error {
     CredentialsIncomplete(&'static str),
     #[error("the store could not be reached while it was asked to {0}")]
     StoreUnreachable(&'static str),
+    #[error(
+        "the store answered with a redirect to {to} while it was asked to {doing}; redirects are not followed, so give the address that serves the bucket itself (table.storage.endpoint, or region)"
+    )]
+    StoreRedirects { doing: &'static str, to: String },
     #[error("the store is read-only here ({0}); give the credentials the right to write")]
     ReadOnlyStore(&'static str),
     #[error("no space is left on the store's device ({0}); free some, nothing was lost")]
@@ -103,7 +109,7 @@ impl Error {
             Error::Corrupt { .. } => "Corrupt",
             Error::CredentialsRejected(_) => "CredentialsRejected",
             Error::CredentialsIncomplete(_) => "CredentialsMissing",
-            Error::StoreUnreachable(_) => "StoreUnreachable",
+            Error::StoreUnreachable(_) | Error::StoreRedirects { .. } => "StoreUnreachable",
             Error::ReadOnlyStore(_) => "ReadOnlyStore",
             Error::DiskFull(_) => "DiskFull",
             Error::Conflict(_) => "Conflict",
@@ -126,7 +132,9 @@ impl Error {
             Error::UnsupportedManifest { .. }
             | Error::Corrupt { .. }
             | Error::NotALanceTable(..) => Class::Waiting,
-            Error::ReadOnlyStore(_) | Error::DiskFull(_) => Class::Waiting,
+            Error::ReadOnlyStore(_) | Error::DiskFull(_) | Error::StoreRedirects { .. } => {
+                Class::Waiting
+            }
             Error::Unsupported { .. } | Error::ForeignBase(_) => Class::UserFault,
             Error::OverBudget { .. } | Error::BadOption { .. } => Class::UserFault,
             Error::StoreUnreachable(_) | Error::Conflict(_) | Error::DeadlineExceeded => {
@@ -200,6 +208,10 @@ fn kind_of(doing: &'static str, e: &(dyn StdError + 'static)) -> Option<Error> {
                 }
                 _ => {}
             }
+        }
+        if let Some(Redirected(to)) = e.downcast_ref::<Redirected>() {
+            let to = to.clone();
+            return Some(Error::StoreRedirects { doing, to });
         }
         if let Some(io) = e.downcast_ref::<std::io::Error>() {
             match io.kind() {

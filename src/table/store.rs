@@ -4,6 +4,9 @@
 //! credentials, all within one byte budget, each with a registry of its own scheme only: contract 21).
 //! May use: lance, object_store. Never: Kubernetes, a Secret's name, or a credential in a message.
 
+mod ambient;
+mod build;
+mod client;
 mod door;
 mod own;
 
@@ -13,14 +16,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lance::dataset::builder::DatasetBuilder;
 use lance::session::Session;
 use lance_io::object_store::providers::{ObjectStoreProvider, local::FileStoreProvider};
-use lance_io::object_store::providers::{
-    aws::AwsStoreProvider, azure::AzureBlobStoreProvider, gcp::GcsStoreProvider,
-};
 use lance_io::object_store::{
     ObjectStoreParams, ObjectStoreRegistry, StorageOptionsAccessor, WrappingObjectStore,
 };
 
 use super::error::{Error, Result};
+use ambient::Ambient;
+pub(super) use client::Redirected;
 pub use door::Door;
 use own::OwnCredentials;
 
@@ -180,9 +182,7 @@ impl Stores {
                 }
                 Arc::new(OwnCredentials(self.config.door.clone()))
             }
-            "s3" => Arc::new(AwsStoreProvider),
-            "gs" => Arc::new(GcsStoreProvider),
-            "az" | "abfss" => Arc::new(AzureBlobStoreProvider),
+            "s3" | "gs" | "az" | "abfss" => Arc::new(Ambient::of(scheme)),
             "file" | "file-object-store" if self.config.allow_local => Arc::new(FileStoreProvider),
             other => {
                 return Err(Error::BadOption {

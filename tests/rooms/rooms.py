@@ -38,6 +38,8 @@ STRANGERS = {
     "engine": WEB + CLUSTER,
     "server": ("kube",),
 }
+# File: the stranger that it alone may know. object_store has no other way to make a client that follows no redirect.
+LET_IN = {"src/table/store/client.rs": "reqwest"}
 # What only a writer of tables calls.
 WRITES = r"\b(CommitBuilder|InsertBuilder|MergeInsertBuilder|WriteParams|commit_update|claim_epoch|initialize_mem_wal|mem_wal_writer)\b"
 LONGEST = 550  # "about 500"
@@ -204,6 +206,8 @@ def arrows_point_down_only(root: Path):
 def a_room_knows_no_stranger(root: Path):
     for s in sources(root):
         for crate in STRANGERS.get(s.room, ()):
+            if LET_IN.get(s.name) == crate:
+                continue
             for m in re.finditer(rf"(?<![\w:]){crate}::|\buse\s+{crate}\s*[;:]|\bextern\s+crate\s+{crate}\b", s.code):
                 yield Finding(s.name, line_of(s.code, m.start()), f"`{s.room}` must not know the crate `{crate}`")
 

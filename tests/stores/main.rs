@@ -22,5 +22,6 @@ mod process;
 mod proxy;
 mod races;
 mod recorder;
+mod redirects;
 mod served;
 mod servers;

@@ -1,4 +1,4 @@
-//! A server that answers nobody and remembers who asked.
+//! A server that serves nobody and remembers who asked.
 //!
 //! Lives here: `Recorder`. May use: tokio. Never: an answer that a client could take for a store's.
 
@@ -18,22 +18,31 @@ pub struct Recorder {
 
 impl Recorder {
     pub async fn start() -> Self {
+        Self::answering("HTTP/1.1 403 Forbidden\r\n").await
+    }
+
+    /// Sends everybody to another address.
+    pub async fn redirecting(to: SocketAddr) -> Self {
+        let location = format!("location: http://{to}/latest/meta-data\r\n");
+        Self::answering(&format!("HTTP/1.1 307 Temporary Redirect\r\n{location}")).await
+    }
+
+    async fn answering(head: &str) -> Self {
+        let no = format!("{head}content-length: 0\r\nconnection: close\r\n\r\n");
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let asked = Arc::new(Mutex::new(vec![]));
         let told = asked.clone();
         let task = tokio::spawn(async move {
             while let Ok((mut connection, _)) = listener.accept().await {
-                let told = told.clone();
+                let (told, no) = (told.clone(), no.clone());
                 tokio::spawn(async move {
                     let mut first = vec![0; 4096];
                     let read = connection.read(&mut first).await.unwrap_or(0);
                     let text = String::from_utf8_lossy(&first[..read]).into_owned();
                     told.lock().unwrap().push(text);
-                    let no =
-                        b"HTTP/1.1 403 Forbidden\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
                     // Who hangs up first has no need of the answer.
-                    let _ = connection.write_all(no).await;
+                    let _ = connection.write_all(no.as_bytes()).await;
                 });
             }
         });

@@ -6,32 +6,19 @@
 //! named. May use: object_store, lance_io. Never: an option, a file or an identity service
 //! of the process; only its proxy and its trusted certificates stay in force.
 
-use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use async_trait::async_trait;
-use lance_io::object_store::{
-    DEFAULT_CLOUD_IO_PARALLELISM, ObjectStore, ObjectStoreParams, ObjectStoreProvider,
-};
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, resolve_bucket_region};
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
-use object_store::{ClientOptions, ObjectStore as Client, RetryConfig};
+use lance_io::object_store::{ObjectStore, ObjectStoreParams, ObjectStoreProvider};
+use object_store::aws::AmazonS3ConfigKey;
+use object_store::azure::AzureConfigKey;
+use object_store::gcp::GoogleConfigKey;
 use url::Url;
 
-use super::door::{self, Door};
-
-type LanceResult<T> = lance_core::Result<T>;
-type Options = HashMap<String, String>;
-
-/// How often a request is asked again, and until when, where the options do not say.
-const RETRIES: usize = 8;
-const RETRIES_WITHIN: Duration = Duration::from_secs(60);
-
-/// The region of a store with an endpoint of its own, where none is given: what servers other than Amazon's expect.
-const REGION: &str = "us-east-1";
+use super::build::{self, LanceResult, Options};
+use super::client::Connector;
+use super::door::Door;
 
 /// Whether a storage option is a credential, in any of its spellings.
 pub(super) fn is_credential(key: &str) -> bool {
@@ -112,35 +99,8 @@ pub(super) struct OwnCredentials(pub(super) Option<Arc<dyn Door>>);
 impl ObjectStoreProvider for OwnCredentials {
     async fn new_store(&self, base: Url, params: &ObjectStoreParams) -> LanceResult<ObjectStore> {
         let options = params.storage_options().cloned().unwrap_or_default();
-        let account = match base.scheme() {
-            "az" | "abfss" => Some(account(&base, Some(&options))?),
-            _ => None,
-        };
-        let client = door::options(self.0.as_ref());
-        let client: Arc<dyn Client> = match base.scheme() {
-            "s3" => s3(&base, &options, client).await?,
-            "az" | "abfss" => azure(&base, &options, client)?,
-            "gs" => google(&base, &options, client)?,
-            other => return Err(lance_core::Error::not_supported(other.to_string())),
-        };
-        // Lance names an Azure store by its account, and would look for one that is not given in the environment.
-        let mut named = options.clone();
-        if let Some(account) = account {
-            named.retain(|k, _| !is_account(k));
-            named.insert("azure_storage_account_name".into(), account);
-        }
-        let express = is_express(&base);
-        Ok(ObjectStore::new(
-            client,
-            base,
-            params.block_size,
-            None,
-            endpoint(&options).is_some_and(|e| e.contains("r2.cloudflarestorage.com")),
-            !express,
-            DEFAULT_CLOUD_IO_PARALLELISM,
-            number(&options, "download_retry_count").unwrap_or(3),
-            Some(&named),
-        ))
+        let client = Connector(self.0.clone());
+        build::store(base, params.block_size, &options, client, None).await
     }
 
     fn calculate_object_store_prefix(
@@ -152,113 +112,11 @@ impl ObjectStoreProvider for OwnCredentials {
         Ok(match scheme {
             "az" | "abfss" => {
                 let container = authority.split_once('@').map_or(authority, |(c, _)| c);
-                format!("{scheme}${container}@{}", account(url, options)?)
+                format!("{scheme}${container}@{}", build::account(url, options)?)
             }
             _ => format!("{scheme}${authority}"),
         })
     }
-}
-
-/// A bucket of S3 Express: its listings are not in the order of names.
-fn is_express(base: &Url) -> bool {
-    base.scheme() == "s3" && base.authority().ends_with("--x-s3")
-}
-
-/// The options that a builder knows, by its own keys; the others are Lance's or nobody's.
-fn known<K: FromStr>(options: &Options) -> impl Iterator<Item = (K, &String)> {
-    options
-        .iter()
-        .filter_map(|(k, v)| Some((K::from_str(&k.to_ascii_lowercase()).ok()?, v)))
-}
-
-fn number(options: &Options, key: &str) -> Option<usize> {
-    options.get(key)?.parse().ok()
-}
-
-fn endpoint(options: &Options) -> Option<&String> {
-    known::<AmazonS3ConfigKey>(options)
-        .find(|(key, _)| {
-            matches!(
-                key,
-                AmazonS3ConfigKey::Endpoint | AmazonS3ConfigKey::S3Endpoint
-            )
-        })
-        .map(|(_, value)| value)
-}
-
-fn retries(options: &Options) -> RetryConfig {
-    let within = number(options, "client_retry_timeout");
-    RetryConfig {
-        backoff: Default::default(),
-        max_retries: number(options, "client_max_retries").unwrap_or(RETRIES),
-        retry_timeout: within.map_or(RETRIES_WITHIN, |s| Duration::from_secs(s as u64)),
-    }
-}
-
-async fn s3(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
-    let mut builder = AmazonS3Builder::new().with_client_options(client);
-    let mut region = None;
-    for (key, value) in known::<AmazonS3ConfigKey>(options) {
-        if key == AmazonS3ConfigKey::Region {
-            region = Some(value.clone());
-        }
-        builder = builder.with_config(key, value.clone());
-    }
-    if region.is_none() {
-        let bucket = base.host_str().unwrap_or_default();
-        region = Some(match endpoint(options) {
-            Some(_) => REGION.to_string(),
-            None => resolve_bucket_region(bucket, &ClientOptions::default()).await?,
-        });
-    }
-    builder = builder
-        .with_url(base.as_str())
-        .with_region(region.unwrap_or_default())
-        .with_retry(retries(options))
-        // As Lance has it: a copy that must not replace is done in parts, whose completion is conditional.
-        .with_config(AmazonS3ConfigKey::CopyIfNotExists, "multipart");
-    if is_express(base) {
-        builder = builder.with_s3_express(true);
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-fn azure(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
-    let mut builder = MicrosoftAzureBuilder::new()
-        .with_client_options(client)
-        .with_url(base.as_str())
-        .with_retry(retries(options));
-    for (key, value) in known::<AzureConfigKey>(options) {
-        builder = builder.with_config(key, value.clone());
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-fn google(base: &Url, options: &Options, client: ClientOptions) -> LanceResult<Arc<dyn Client>> {
-    let mut builder = GoogleCloudStorageBuilder::new()
-        .with_client_options(client)
-        .with_url(base.as_str())
-        .with_retry(retries(options));
-    for (key, value) in known::<GoogleConfigKey>(options) {
-        builder = builder.with_config(key, value.clone());
-    }
-    Ok(Arc::new(builder.build()?))
-}
-
-fn is_account(key: &str) -> bool {
-    let known = AzureConfigKey::from_str(&key.to_ascii_lowercase());
-    matches!(known, Ok(AzureConfigKey::AccountName))
-}
-
-/// An Azure table's account: that of its URI, else that of its options.
-fn account(url: &Url, options: Option<&Options>) -> LanceResult<String> {
-    if let Some((_, host)) = url.authority().split_once('@') {
-        return Ok(host.split('.').next().unwrap_or(host).to_string());
-    }
-    let named = options.and_then(|o| o.iter().find(|(key, _)| is_account(key)));
-    named
-        .map(|(_, value)| value.clone())
-        .ok_or_else(|| lance_core::Error::invalid_input("the Azure storage account is not given"))
 }
 
 #[cfg(test)]
