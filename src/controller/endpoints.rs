@@ -28,62 +28,84 @@ pub enum Leads {
 
 /// What an address is, if it is one that no endpoint may lead to. `api` are the addresses of the API server.
 pub fn inside(address: IpAddr, api: &[IpAddr]) -> Option<&'static str> {
-    let address = plain(address);
-    if api.iter().any(|a| plain(*a) == address) {
+    let meant = stands_for(address);
+    if api.iter().any(|a| meant.contains(&stands_for(*a)[0])) {
         return Some("the cluster's API server");
     }
-    match address {
-        IpAddr::V4(v4) => inside_v4(v4),
-        IpAddr::V6(v6) => inside_v6(v6),
-    }
+    meant.iter().find_map(|address| match address {
+        IpAddr::V4(v4) => inside_v4(*v4),
+        IpAddr::V6(v6) => inside_v6(*v6),
+    })
 }
 
 fn inside_v4(v4: Ipv4Addr) -> Option<&'static str> {
-    // Azure's and Alibaba's services for machines lie outside the link-local range.
+    // Azure's and Alibaba's services for machines lie outside the link-local range. Carriers' addresses (100.64/10)
+    // and private ones are where stores of a cluster's own are.
     let metadata = [
         Ipv4Addr::new(168, 63, 129, 16),
         Ipv4Addr::new(100, 100, 100, 200),
     ];
-    match v4 {
-        _ if v4.is_loopback() => Some("the operator's own machine"),
-        _ if v4.is_unspecified() || v4.octets()[0] == 0 => Some("the operator's own machine"),
-        _ if v4.is_link_local() => Some("a link-local address, where clouds hand out identities"),
+    match v4.octets() {
+        [127, ..] | [0, ..] => Some("the operator's own machine"),
+        [169, 254, ..] => Some("a link-local address, where clouds hand out identities"),
         _ if metadata.contains(&v4) => Some("a cloud's metadata service"),
-        _ if v4.is_broadcast() || v4.is_multicast() => Some("no single machine"),
+        // Oracle's metadata service among them.
+        [192, 0, 0, _] => Some("an address that is set aside for protocols"),
+        [224..=239, ..] | [255, 255, 255, 255] => Some("no single machine"),
         _ => None,
     }
 }
 
 fn inside_v6(v6: Ipv6Addr) -> Option<&'static str> {
-    let segments = v6.segments();
-    match v6 {
-        _ if v6.is_loopback() || v6.is_unspecified() => Some("the operator's own machine"),
-        _ if segments[0] & 0xffc0 == 0xfe80 => {
-            Some("a link-local address, where clouds hand out identities")
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => Some("the operator's own machine"),
+        // Site-local, deprecated, is as close.
+        [0xfe80..=0xfeff, ..] => Some("a link-local address, where clouds hand out identities"),
+        // Amazon's, Oracle's, Scaleway's and Google's.
+        [0xfd00, 0x0ec2 | 0x00c1 | 0x0042, ..] | [0xfd20, 0x00ce, ..] => {
+            Some("a cloud's metadata service")
         }
-        _ if segments[..2] == [0xfd00, 0x0ec2] => Some("a cloud's metadata service"),
-        _ if v6.is_multicast() => Some("no single machine"),
+        [0xff00..=0xffff, ..] => Some("no single machine"),
         _ => None,
     }
 }
 
-/// IPv4 in IPv6's clothes, taken out of them.
-fn plain(address: IpAddr) -> IpAddr {
+/// What an address stands for: itself, or the IPv4 addresses that it may be the clothes of. Never empty.
+fn stands_for(address: IpAddr) -> Vec<IpAddr> {
     let IpAddr::V6(v6) = address else {
-        return address;
+        return vec![address];
     };
-    let segments = v6.segments();
-    let low = || {
-        let [.., a, b] = segments;
-        Ipv4Addr::from((u32::from(a) << 16) | u32::from(b))
-    };
-    match v6.to_ipv4_mapped() {
-        Some(v4) => IpAddr::V4(v4),
-        // NAT64's well-known prefix, and the deprecated compatible form.
-        None if segments[..6] == [0x64, 0xff9b, 0, 0, 0, 0] => IpAddr::V4(low()),
-        None if segments[..6] == [0; 6] && segments[6] != 0 => IpAddr::V4(low()),
-        None => address,
+    let v4 = |a: u16, b: u16| IpAddr::V4(Ipv4Addr::from((u32::from(a) << 16) | u32::from(b)));
+    match v6.segments() {
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => vec![address],
+        // Compatible (deprecated), mapped, and translated without state.
+        [0, 0, 0, 0, 0, 0 | 0xffff, a, b] | [0, 0, 0, 0, 0xffff, 0, a, b] => vec![v4(a, b)],
+        // NAT64's well-known prefix.
+        [0x64, 0xff9b, 0, 0, 0, 0, a, b] => vec![v4(a, b)],
+        [0x64, 0xff9b, 1, ..] => translated(v6),
+        // 6to4.
+        [0x2002, a, b, ..] => vec![v4(a, b)],
+        // Teredo: the client's, with its bits turned, and the server's.
+        [0x2001, 0, c, d, .., a, b] => vec![v4(!a, !b), v4(c, d)],
+        // ISATAP, under any prefix.
+        [.., 0 | 0x0200, 0x5efe, a, b] => vec![v4(a, b), address],
+        _ => vec![address],
     }
+}
+
+/// NAT64's prefix for a network's own use leaves the length of what follows to the network, so all places where an IPv4
+/// address may stand are read (RFC 6052); a reading that begins with 0 is one of the wrong length.
+fn translated(v6: Ipv6Addr) -> Vec<IpAddr> {
+    let octets = v6.octets();
+    let places = [
+        [6, 7, 9, 10],
+        [7, 9, 10, 11],
+        [9, 10, 11, 12],
+        [12, 13, 14, 15],
+    ];
+    let read = places.map(|place| place.map(|i: usize| octets[i]));
+    let read = read.into_iter().filter(|v4| v4[0] != 0).map(IpAddr::from);
+    std::iter::once(IpAddr::V6(v6)).chain(read).collect()
 }
 
 /// Asked at every connection to a store: a name that led out when it was looked up may lead in by now.
@@ -164,30 +186,115 @@ mod tests {
 
     #[test]
     fn addresses_that_give_away_the_operator_are_known_in_every_form() {
-        for bad in [
-            "127.0.0.1",
-            "127.9.9.9",
-            "0.0.0.0",
-            "169.254.169.254",
-            "168.63.129.16",
-            "100.100.100.200",
-            "::1",
-            "::",
-            "fe80::1",
-            "fd00:ec2::254",
-            "::ffff:169.254.169.254",
-            "64:ff9b::a9fe:a9fe",
-            "::127.0.0.1",
-            "ff02::1",
+        let machine = "the operator's own machine";
+        let link = "a link-local address, where clouds hand out identities";
+        let metadata = "a cloud's metadata service";
+        let protocols = "an address that is set aside for protocols";
+        let many = "no single machine";
+        for (what, addresses) in [
+            (machine, &["127.0.0.1", "127.255.255.254"][..]),
+            (machine, &["0.0.0.0", "0.255.255.255", "::", "::1"]),
+            (link, &["169.254.0.0", "169.254.169.254", "169.254.255.255"]),
+            (
+                link,
+                &[
+                    "fe80::1",
+                    "febf::1",
+                    "fe80::a9fe:a9fe",
+                    "fec0::1",
+                    "feff::1",
+                ],
+            ),
+            (metadata, &["168.63.129.16", "100.100.100.200"]),
+            (metadata, &["fd00:ec2::254", "fd00:ec2::23", "fd20:ce::254"]),
+            (metadata, &["fd00:c1::a9fe:a9fe", "fd00:42::42"]),
+            (protocols, &["192.0.0.0", "192.0.0.192", "192.0.0.255"]),
+            (
+                many,
+                &[
+                    "224.0.0.1",
+                    "239.255.255.255",
+                    "255.255.255.255",
+                    "ff02::1",
+                    "ffff::",
+                ],
+            ),
+            // Mapped, compatible and translated.
+            (
+                link,
+                &[
+                    "::ffff:169.254.169.254",
+                    "::169.254.169.254",
+                    "::ffff:0:169.254.169.254",
+                ],
+            ),
+            (
+                machine,
+                &[
+                    "::ffff:127.0.0.1",
+                    "::127.0.0.1",
+                    "::ffff:0:127.0.0.1",
+                    "::ffff:0.0.0.0",
+                ],
+            ),
+            // NAT64: the well-known prefix, and the local one in each of its lengths.
+            (link, &["64:ff9b::a9fe:a9fe", "64:ff9b:1::a9fe:a9fe"]),
+            (
+                link,
+                &["64:ff9b:1:a9fe:a9:fe00::", "64:ff9b:1:ffa9:fe:a9fe::"],
+            ),
+            (
+                link,
+                &["64:ff9b:1:abcd:a9:fea9:fe00:0", "64:ff9b:1:abcd::a9fe:a9fe"],
+            ),
+            (protocols, &["64:ff9b:1::c000:c0"]),
+            // 6to4, Teredo and ISATAP.
+            (
+                link,
+                &["2002:a9fe:a9fe::1", "2001:0:4136:e378:8000:63bf:5601:5601"],
+            ),
+            (
+                machine,
+                &["2002:7f00:1::", "2001:0:7f00:1:8000:63bf:cb45:1234"],
+            ),
+            (
+                link,
+                &["2600:1f18::5efe:a9fe:a9fe", "fd12::200:5efe:a9fe:a9fe"],
+            ),
         ] {
-            assert!(inside(bad.parse().unwrap(), &[]).is_some(), "{bad}");
+            for address in addresses {
+                let said = inside(address.parse().unwrap(), &[]);
+                assert_eq!(said, Some(what), "{address}");
+            }
         }
+    }
+
+    #[test]
+    fn addresses_where_stores_are_lead_out() {
         for good in [
             "10.1.2.3",
+            "172.16.0.1",
             "192.168.4.5",
+            "100.64.0.1",
+            "100.100.100.201",
+            "168.63.129.17",
+            "192.0.1.1",
+            "192.0.2.1",
+            "126.255.255.255",
+            "128.0.0.1",
+            "169.253.255.255",
+            "169.255.0.0",
+            "223.255.255.255",
             "52.219.1.1",
             "2600:1f18::1",
             "fd12::1",
+            "fd00:ec3::254",
+            "::ffff:10.1.2.3",
+            "64:ff9b::34db:101",
+            "64:ff9b:1::34db:101",
+            "64:ff9b:1:34db:1:100::",
+            "2002:34db:101::1",
+            "2001:db8::1",
         ] {
             assert_eq!(inside(good.parse().unwrap(), &[]), None, "{good}");
         }
