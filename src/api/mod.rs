@@ -4,6 +4,7 @@
 //! client or server, or another room. Whoever reads an Experiment, from a cluster or from a file, reads it through
 //! here, so that one set of rules judges both.
 
+mod annotations;
 pub mod crd;
 mod duration;
 mod effective;
@@ -16,6 +17,7 @@ mod status;
 pub mod storage;
 mod validate;
 
+pub use annotations::{ACKNOWLEDGE, REQUESTED_AT, annotation};
 pub use duration::{DURATION_PATTERN, DurationError, GoDuration};
 pub use effective::{
     Bounds, Clamp, Defaults, Effective, EffectiveCompaction, EffectiveDeletion, EffectiveFreshness,

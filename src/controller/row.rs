@@ -14,9 +14,12 @@ use super::finalize::{self, Facts};
 use super::news::News;
 use super::secrets::{Mono, Named};
 use super::settings::Settings;
-use super::specs::{self, FINALIZER};
+use super::specs::FINALIZER;
 use super::status::LONGEST_REQUEST;
-use crate::api::{DeletionPolicy, Effective, Experiment, ExperimentStatus, TableIdentity};
+use crate::api::{
+    DeletionPolicy, Effective, Experiment, ExperimentStatus, REQUESTED_AT, TableIdentity,
+    annotation,
+};
 use crate::engine::{TableSpec, TableStatus};
 use crate::plan::{Reason, TableId};
 
@@ -176,7 +179,7 @@ impl Row {
 
     /// The request that its annotation makes.
     pub fn request(&self) -> Option<String> {
-        let said = specs::annotation(&self.spec.as_ref()?.experiment, specs::REQUESTED_AT)?;
+        let said = annotation(&self.spec.as_ref()?.experiment, REQUESTED_AT)?;
         Some(said.chars().take(LONGEST_REQUEST).collect())
     }
 

@@ -1,8 +1,8 @@
 //! The room `engine`: does what is planned, and keeps account of it.
 //!
 //! Lives here: `Engine` (one task that looks at tables, asks `plan`, and starts work) and `sweep` (one run over one
-//! table, for a person or a Job). May use: `plan`, `table`, `telemetry`, tokio. Must never come in: Kubernetes, HTTP,
-//! manifests, or a decision that `plan` should take.
+//! table, for a person or a Job). May use: `api`, `plan`, `table`, `telemetry`, tokio. Must never come in: Kubernetes,
+//! HTTP, manifests, or a decision that `plan` should take.
 //!
 //! ```text
 //! look ──▶ views ──▶ plan ──▶ start: work under a ticket ──▶ ended ──▶ look
@@ -13,6 +13,7 @@
 mod config;
 mod dispatch;
 mod entry;
+mod experiment;
 mod look;
 mod pace;
 mod quarantine;

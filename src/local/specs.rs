@@ -1,7 +1,7 @@
 //! An Experiment, as the engine and the server take it.
 //!
 //! Lives here: the mapping of an Experiment into the engine's table and the server's location, with every tunable filled
-//! and held within limits. May use: `api`, `plan`'s policy, `table`'s location. Must never come in: a tunable read from the
+//! and held within limits. May use: `api`, `engine`, `plan`'s names, `table`'s location. Must never come in: a tunable read from the
 //! spec itself.
 
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use super::secrets;
 use crate::api::{Defaults, Effective, Experiment, GoDuration, Limits, Quantity, storage};
 use crate::engine;
-use crate::plan::{Compaction, Namespace, Policy, TableId};
+use crate::plan::{Namespace, TableId};
 use crate::table::Location;
 
 /// One experiment, ready to be worked on and served.
@@ -55,14 +55,13 @@ pub fn ready(
         );
     }
     Ok(Ready {
-        spec: engine::TableSpec {
-            id: TableId::from(name),
-            namespace: Namespace::from(namespace),
-            location: place.clone().with_options(writing),
-            policy: policy(&effective),
-            suspended: experiment.spec.suspend,
-            acknowledged: vec![],
-        },
+        spec: engine::TableSpec::of(
+            TableId::from(name),
+            Namespace::from(namespace),
+            place.clone().with_options(writing),
+            experiment,
+            &effective,
+        ),
         read: place.with_options(reading),
     })
 }
@@ -77,26 +76,6 @@ fn limits() -> Limits {
     limits.max_generations_per_merge.max = u32::MAX;
     limits.max_bytes_per_merge.min = Quantity::from_bytes(1);
     limits
-}
-
-fn policy(e: &Effective) -> Policy {
-    Policy {
-        target: e.freshness.target.as_duration(),
-        merge_at_generations: e.freshness.merge_at.generations.into(),
-        merge_at_bytes: e.freshness.merge_at.bytes.bytes(),
-        max_generations_per_merge: e.merge.max_generations_per_merge.into(),
-        max_bytes_per_merge: e.merge.max_bytes_per_merge.bytes(),
-        compaction: Compaction {
-            enabled: e.compaction.enabled,
-            min_fragments: e.compaction.min_fragments.into(),
-            target_rows_per_fragment: e.compaction.target_rows_per_fragment.into(),
-        },
-        optimize_indexes: e.indexes.optimize,
-        drain_delay: e.retention.drain_delay.as_duration(),
-        grace: e.retention.merged_generation_grace_period.as_duration(),
-        versions_older_than: e.retention.versions.older_than.as_duration(),
-        versions_keep_at_least: e.retention.versions.keep_at_least.into(),
-    }
 }
 
 #[cfg(test)]

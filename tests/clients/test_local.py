@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 from pathlib import Path
 
 import lance
 import pytest
-from driver import PATIENCE, Local, backlog, eventually
+from driver import PATIENCE, Local, backlog, eventually, merge
 from memwal import Delete, Table, differences, same
 
 PYTHON = os.environ.get("LANCE_CONTEXT_PYTHON", "python3")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gymnasium_rollouts.py"
 
 
-def manifest(folder: Path, name: str, uri, **spec) -> Path:
+def manifest(folder: Path, name: str, uri, annotations: dict | None = None, **spec) -> Path:
     """An Experiment's file. JSON is YAML."""
     file = folder / f"{name}.yaml"
-    body = {"apiVersion": "freshet.dev/v1alpha1", "kind": "Experiment", "metadata": {"name": name}, "spec": {"table": {"uri": str(uri)}} | spec}
+    body = {"apiVersion": "freshet.dev/v1alpha1", "kind": "Experiment", "metadata": {"name": name, "annotations": annotations or {}}, "spec": {"table": {"uri": str(uri)}} | spec}
     part = folder / f".{name}.part"
     part.write_text(json.dumps(body, indent=2))
     part.rename(file)
@@ -175,6 +176,38 @@ def test_a_local_that_is_killed_goes_on_where_it_was(manifests, table):
     with Local("-f", manifests) as local:
         eventually("freshness", lambda: backlog(table.uri)["pending"]["generations"] == 0, local.child)
     same(table)
+
+
+def test_a_shard_that_is_ahead_is_merged_once_its_manifest_acknowledges_it(manifests, table):
+    for n in range(3):
+        table.generation("s0", table.rows([n]))
+    merge(table.uri)
+    shutil.rmtree(f"{table.uri}/_mem_wal")
+    table.generation("s0", table.rows([5]))
+    is_merged_once_acknowledged(manifests, table, "WatermarkAhead")
+
+
+def test_a_table_that_was_restored_is_merged_once_its_manifest_acknowledges_it(manifests, table):
+    table.generation("s0", table.rows([1, 2]))
+    version = table.dataset().version
+    merge(table.uri)
+    table.generation("s0", table.rows([3]))
+    lance.dataset(table.uri, version=version).restore()
+    is_merged_once_acknowledged(manifests, table, "WentBack")
+
+
+def is_merged_once_acknowledged(manifests, table, reason: str):
+    before = table.dataset().version
+    manifest(manifests, "run", table.uri, **FAST)
+    with Local("-f", manifests) as local:
+        eventually(reason, lambda: reason in json.dumps(local.get("/api/v1/experiments/run")[1]), local.child)
+        assert table.dataset().version == before, "nothing is merged before it is acknowledged"
+        manifest(manifests, "run", table.uri, {"freshet.dev/acknowledge": f"Nonsense, {reason}"}, **FAST)
+        eventually("the merge", lambda: not differences(table.read(), table.truth, table.names), local.child)
+        eventually("freshness", lambda: backlog(table.uri)["pending"]["generations"] == 0, local.child)
+        table.generation("s0", table.rows([7, 900]))
+        eventually("the next merge", lambda: not differences(table.read(), table.truth, table.names), local.child)
+        assert reason not in json.dumps(local.get("/api/v1/experiments/run")[1])
 
 
 def example(uri, first: int, episodes: int, *more) -> str:

@@ -20,7 +20,7 @@ ARROWS = {
     "table": set(),
     "plan": set(),
     "telemetry": set(),
-    "engine": {"plan", "table", "telemetry"},
+    "engine": {"api", "plan", "table", "telemetry"},
     "server": {"table", "api", "telemetry"},
     "local": BELOW | {"engine", "server"},
     "controller": BELOW | {"engine"},

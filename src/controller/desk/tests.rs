@@ -6,9 +6,11 @@ use jiff::SignedDuration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::api::{DeletionPolicy, ExperimentSpec, SecretRef, StorageSpec, TableSpec as Table};
+use crate::api::{
+    DeletionPolicy, ExperimentSpec, REQUESTED_AT, SecretRef, StorageSpec, TableSpec as Table,
+};
 use crate::controller::access::{Access, Grant};
-use crate::controller::specs::{FINALIZER, REQUESTED_AT};
+use crate::controller::specs::FINALIZER;
 use crate::engine::TableStatus;
 use crate::plan::WhyNotNow;
 
