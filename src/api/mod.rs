@@ -35,7 +35,7 @@ pub use status::{
     BacklogStatus, ExperimentStatus, FragmentsStatus, LastMerge, QUARANTINED_LISTED,
     QuarantinedGeneration, ReclaimStatus,
 };
-pub use validate::{Mode, Violation, validate, validate_document, validate_table, validate_update};
+pub use validate::{Mode, Violation, validate, validate_document, validate_update};
 
 /// The API group of the resource.
 pub const GROUP: &str = "freshet.dev";

@@ -39,7 +39,7 @@ pub(super) const URI_USERINFO: RuleText = (
 
 pub(super) const URI_BUCKET: RuleText = (
     "!self.matches('^(s3|gs|az)://[^/@]*(/|$)') || self.matches('^(s3|gs)://[A-Za-z0-9][A-Za-z0-9._-]{2,221}(/|$)') || self.matches('^az://[a-z0-9$][a-z0-9-]{2,62}(/|$)')",
-    "table.uri must name a bucket or container behind its scheme, as in s3://bucket/path; a host or port belongs into table.storage.endpoint",
+    "table.uri must name a bucket or container of 3 characters or more behind its scheme, as in s3://bucket/path; a host or port belongs into table.storage.endpoint",
 );
 
 pub(super) const URI_ABFSS: RuleText = (

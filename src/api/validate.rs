@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 use kube::core::cel::{CompiledSchema, ErrorKind, compile_schema, validate_compiled};
 use serde_json::Value;
 
-use super::{Experiment, ExperimentSpec, StoreFamily, TableIdentity, TableSpec, rules, schema};
+use super::{Experiment, StoreFamily, TableIdentity, TableSpec, rules, schema};
 
 /// Who judges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,15 +57,6 @@ pub fn validate(experiment: &Experiment, mode: Mode) -> Vec<Violation> {
             "cannot be written as JSON; this is a defect of Freshet, report it",
         )],
     }
-}
-
-/// Everything that is wrong with the table of a command line, with paths below `spec.table`.
-pub fn validate_table(table: &TableSpec, mode: Mode) -> Vec<Violation> {
-    let spec = ExperimentSpec {
-        table: table.clone(),
-        ..Default::default()
-    };
-    validate(&Experiment::new("table", spec), mode)
 }
 
 /// Reads a document, as YAML or JSON gave it, into an Experiment; all that is wrong with it when it is none.
@@ -137,7 +128,9 @@ fn uri(document: &Value) -> Option<&str> {
 }
 
 fn is_local(uri: &str) -> bool {
-    StoreFamily::of_uri(uri) == Some(StoreFamily::Local)
+    // What only looks like a URI is no path.
+    let path = uri.starts_with("file:") || !uri.contains("://");
+    path && StoreFamily::of_uri(uri) == Some(StoreFamily::Local)
 }
 
 /// What only the reading of the table's identity finds; for object stores that is nothing that the rules let pass.

@@ -6,13 +6,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use freshet::api::{Defaults, Experiment, ExperimentSpec, Mode, TableSpec, validate};
+use freshet::api::{Defaults, Experiment, ExperimentSpec, TableSpec};
 use freshet::engine::Config;
 use freshet::local::{self, Options};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use super::exit::{CODES, Failure, INTERRUPTED, USAGE};
+use super::place::judge;
 use super::say::{note, remark};
 use super::size;
 use super::{Output, asked_to_stop};
@@ -44,7 +45,8 @@ pub struct Args {
 
 fn table(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, uri)) if !name.is_empty() && !uri.is_empty() => {
+        // A URI alone may hold a `=` too.
+        Some((name, uri)) if !name.is_empty() && !uri.is_empty() && !name.contains([':', '/']) => {
             Ok((name.to_string(), uri.to_string()))
         }
         _ => Err("write it as NAME=URI, as in runs=/data/runs.lance".into()),
@@ -65,17 +67,9 @@ fn experiment((name, uri): &(String, String)) -> Result<Experiment, Failure> {
         ..Default::default()
     };
     let experiment = Experiment::new(name, spec);
-    let wrong = validate(&experiment, Mode::Local);
-    match wrong.is_empty() {
-        true => Ok(experiment),
-        false => {
-            let said: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-            Err(Failure::usage(format!(
-                "--table {name}: {}",
-                said.join("; ")
-            )))
-        }
-    }
+    let more = "a table with options of its store needs a manifest, see -f";
+    judge(&format!("--table {name}"), &experiment, more)?;
+    Ok(experiment)
 }
 
 pub async fn run(args: Args) -> Result<(), Failure> {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use freshet::api::{Mode, StoreFamily, TableSpec, storage, validate_table};
+use freshet::api::{Experiment, ExperimentSpec, Mode, StoreFamily, storage, validate};
 use freshet::table::{Error, Location, Stores, StoresConfig, Table};
 use tokio::time::timeout;
 
@@ -32,6 +32,9 @@ const FIELDS: [(&str, &str); 5] = [
     ("allowhttp", "allow_http"),
 ];
 
+/// How a command line gives what a manifest has fields for.
+const STORAGE: &str = "on a command line, the fields of table.storage and credentials are given as --storage KEY=VALUE";
+
 /// How often, and for how many seconds, a person's command asks a store that does not answer.
 const RETRIES: [(&str, &str); 2] = [("client_max_retries", "4"), ("client_retry_timeout", "20")];
 
@@ -55,7 +58,11 @@ impl Place {
             let path = table.uri.trim_end_matches('/');
             table.uri = if path.is_empty() { &table.uri } else { path }.to_string();
         }
-        judge(&table)?;
+        let spec = ExperimentSpec {
+            table: table.clone(),
+            ..Default::default()
+        };
+        judge("--table", &Experiment::new("table", spec), STORAGE)?;
         let mut options = storage::options(&table);
         options.extend(credentials);
         if table.uri.contains("://") && !table.uri.starts_with("file://") {
@@ -88,21 +95,45 @@ impl Named {
     }
 }
 
-/// The resource's own rules, told in the words of a command line.
-fn judge(table: &TableSpec) -> Result<(), Failure> {
-    if StoreFamily::of_uri(&table.uri).is_none() {
-        let known = "s3://, gs://, az://, abfss:// or file://, or be a path";
-        return Err(Failure::usage(format!("--table must begin with {known}")));
+/// The resource's own rules, told in the words of a command line. `flag` is the one that names the
+/// table, whose value may hold a credential by mistake and is not repeated; `more` is how a store's options are given.
+pub fn judge(flag: &str, experiment: &Experiment, more: &str) -> Result<(), Failure> {
+    let uri = &experiment.spec.table.uri;
+    let a_path = uri.starts_with("file:") || !uri.contains("://");
+    match StoreFamily::of_uri(uri) {
+        Some(StoreFamily::Local) if a_path => {}
+        None | Some(StoreFamily::Local) => {
+            let known = "s3://, gs://, az://, abfss:// or file://, or be a path";
+            return Err(Failure::usage(format!("{flag} must begin with {known}")));
+        }
+        Some(_) => {}
     }
-    let wrong = validate_table(table, Mode::Local);
+    let wrong = validate(experiment, Mode::Local);
     if wrong.is_empty() {
         return Ok(());
     }
-    let said: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-    let said = said.join("; ").replace("spec.table.uri", "--table");
-    Err(Failure::usage(format!(
-        "{said} (on a command line, the fields of table.storage and credentials are given as --storage KEY=VALUE)"
-    )))
+    let said: Vec<String> = wrong
+        .iter()
+        .map(|v| said(flag, &v.field, &v.message))
+        .collect();
+    let said = said.join("; ");
+    let more = match said.contains("table.s") {
+        true => format!(" ({more})"),
+        false => String::new(),
+    };
+    Err(Failure::usage(format!("{said}{more}")))
+}
+
+/// One violation: what it is about, once.
+fn said(flag: &str, field: &str, message: &str) -> String {
+    let field = field.strip_prefix("spec.").unwrap_or(field);
+    match message.strip_prefix(field) {
+        Some(rest) if field == "table.uri" => format!("{flag}{rest}"),
+        Some(_) => message.to_owned(),
+        None if field == "table.uri" || field == "table" => format!("{flag}: {message}"),
+        None if field == "metadata.name" => format!("{flag}: the name {message}"),
+        None => format!("{field}: {message}"),
+    }
 }
 
 /// The option as `api` knows it, whether it was spelled as there or as the resource's field.

@@ -9,7 +9,7 @@
 
 mod tree;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 use std::io::Read;
@@ -72,45 +72,21 @@ pub struct Loaded {
     pub experiments: Vec<(Origin, Experiment)>,
     /// What was refused, in the same order.
     pub problems: Vec<Problem>,
-    /// What was passed over on purpose: documents that are not Freshet's, directories without a manifest.
+    /// What was passed over on purpose: documents that are not Freshet's, directories without an Experiment.
     pub notes: Vec<Problem>,
 }
 
 /// Reads every Experiment of `paths`: files, whatever their names, and directories, of which the `*.yaml` and `*.yml`
-/// files are read in the order of their names.
+/// files are read in the order of their names. A file without an Experiment is refused, a directory without one is noted.
 ///
 /// Of two documents with one name, or with one table, the later is refused, and the problem names the place of the
 /// other. Namespaces do not tell names apart here: the reader's API knows an Experiment by its name alone.
 pub fn load(paths: &[PathBuf]) -> Loaded {
     let mut loader = Loader::default();
-    for file in files(paths, &mut loader.loaded) {
-        loader.file(&file);
+    for path in paths {
+        loader.path(path);
     }
     loader.loaded
-}
-
-/// The files that `paths` stand for, each once.
-fn files(paths: &[PathBuf], loaded: &mut Loaded) -> Vec<PathBuf> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            found.push(path.clone());
-            continue;
-        }
-        match manifests_of(path) {
-            Ok(files) if files.is_empty() => {
-                loaded.notes.push(whole(
-                    path,
-                    "the directory holds no *.yaml or *.yml file; add one, it is looked at again",
-                ));
-            }
-            Ok(files) => found.extend(files),
-            Err(error) => loaded.problems.push(whole(path, &unreadable(&error))),
-        }
-    }
-    let mut seen = std::collections::HashSet::new();
-    found.retain(|file| seen.insert(fs::canonicalize(file).unwrap_or_else(|_| file.clone())));
-    found
 }
 
 fn manifests_of(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
@@ -169,11 +145,53 @@ fn read(file: &Path) -> Result<String, String> {
 #[derive(Default)]
 struct Loader {
     loaded: Loaded,
+    files: HashSet<PathBuf>,
     names: HashMap<String, Origin>,
     tables: HashMap<TableIdentity, (String, Origin)>,
 }
 
 impl Loader {
+    /// A file or a directory that was named. What was read under another name is not read again.
+    fn path(&mut self, path: &Path) {
+        let mut files = vec![path.to_owned()];
+        if path.is_dir() {
+            files = match manifests_of(path) {
+                Ok(files) => files,
+                Err(error) => return self.loaded.problems.push(whole(path, &unreadable(&error))),
+            };
+            if files.is_empty() {
+                let empty =
+                    "the directory holds no *.yaml or *.yml file; add one, it is looked at again";
+                return self.loaded.notes.push(whole(path, empty));
+            }
+        }
+        files.retain(|file| {
+            let real = fs::canonicalize(file).unwrap_or_else(|_| file.clone());
+            self.files.insert(real)
+        });
+        let found = |loaded: &Loaded| loaded.experiments.len() + loaded.problems.len();
+        let before = found(&self.loaded);
+        for file in &files {
+            self.file(file);
+        }
+        if files.is_empty() || found(&self.loaded) > before {
+            return;
+        }
+        // A file that was named was meant; a directory may be filled later.
+        match path.is_dir() {
+            true => {
+                let none = "the directory holds no Experiment yet; add one, it is looked at again";
+                self.loaded.notes.push(whole(path, none));
+            }
+            false => {
+                let none = format!(
+                    "the file holds no Experiment; write one (kind {KIND} of {API_VERSION}), or name another file, or a directory, which may be filled later"
+                );
+                self.loaded.problems.push(whole(path, &none));
+            }
+        }
+    }
+
     fn file(&mut self, file: &Path) {
         let text = match read(file) {
             Ok(text) => text,

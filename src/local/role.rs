@@ -179,13 +179,7 @@ impl Follower {
             return Ok(vec![]);
         };
         notes(&said);
-        let mut wrong = said.problems;
-        if said.experiments.is_empty() && self.options.tables.is_empty() {
-            // A file that was named and holds no Experiment is a mistake; a folder may be filled later.
-            let named = said.notes.into_iter();
-            wrong
-                .extend(named.filter(|n| self.options.files.contains(&n.file) && n.file.is_file()));
-        }
+        let wrong = said.problems;
         if !wrong.is_empty() {
             let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
             return Err(Error::Manifests(lines.join("\n")));

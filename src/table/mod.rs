@@ -43,6 +43,7 @@ mod store;
 mod survey;
 mod tail;
 mod tip;
+mod told;
 mod versions;
 mod write;
 

@@ -10,8 +10,8 @@ use std::time::Duration;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use lance::Dataset;
-use lance::dataset::transaction::{Operation, Transaction};
-use lance_index::mem_wal::MEM_WAL_INDEX_NAME;
+use lance::dataset::transaction::Transaction;
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::anomaly::{Anomaly, AnomalyKind};
@@ -20,12 +20,13 @@ use super::begun::{self, Begun};
 use super::commit::{PROPERTY, acknowledged_by, reset_by};
 use super::error::{Error, Result, is_io};
 use super::generation::{Facts, Generation};
-use super::history::{LOOK_BACK, Past, look_back, settled, whole};
+use super::history::{LOOK_BACK, Past, begins_anew, look_back, settled, whole, writes_rows};
 use super::known::Known;
 use super::marks::{Made, Marks};
 use super::observation::{Observation, Pending, ShardView, base_facts};
 use super::shard::{self, AT_ONCE, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot, misnamed};
+use super::told::Told;
 
 /// Shards are listed again after this many looks.
 const LIST_EVERY: u64 = 8;
@@ -51,9 +52,10 @@ pub struct Tracker {
     ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
     pending: BTreeMap<Uuid, Vec<u64>>,
-    /// Shards that another hand took generations out of, and what is said of each.
-    foreign: BTreeMap<Uuid, String>,
+    /// What another hand did.
+    told: Told,
     version: Option<u64>,
+    /// The newest version that wrote past MemWAL, until it is told.
     direct_write: Option<u64>,
     acknowledged: BTreeSet<AnomalyKind>,
 }
@@ -69,6 +71,12 @@ impl Tracker {
     pub fn acknowledge(&mut self, kinds: impl IntoIterator<Item = AnomalyKind>) {
         self.acknowledged
             .extend(kinds.into_iter().filter(|k| k.can_be_acknowledged()));
+    }
+
+    /// Tells what another hand did for so long after it was seen last; a day, where this is not called.
+    pub fn telling_for(mut self, lasts: Duration) -> Self {
+        self.told = Told::lasting(lasts);
+        self
     }
 
     /// What is known of generations.
@@ -315,7 +323,7 @@ impl Tracker {
         let unread = |shard: &Uuid| snapshot.unread.iter().any(|f| f.shard == *shard);
         self.ahead
             .retain(|shard| listed.contains(shard) || unread(shard));
-        let mut found = Vec::new();
+        let (mut found, now) = (Vec::new(), Instant::now());
         let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
             let told = kind == AnomalyKind::WatermarkAhead || !self.acknowledged.contains(&kind);
             if told {
@@ -396,31 +404,33 @@ impl Tracker {
                 );
             }
             if self.vanished(s) {
-                self.foreign.entry(shard).or_insert_with(|| format!(
+                let message = format!(
                     "pending generations of shard {shard} left its manifest unmarked: another merger is at work; run only one"
-                ));
+                );
+                let about = (AnomalyKind::ForeignMerger, Some(shard));
+                self.told.saw(about, message, now, &[]);
             }
             // A base that went back says nothing of what was merged and drained since.
             let went_back = self.highest.get(&shard).is_some_and(|h| *h > s.watermark);
             if let Some(number) = s.missing().filter(|_| !went_back) {
-                self.foreign.entry(shard).or_insert_with(|| format!(
+                let message = format!(
                     "generation {number} of shard {shard} is pending no more and was never marked, while newer ones are pending: another merger took it, or its writer lost it; run only one merger, and look for its rows"
-                ));
-            }
-            if let Some(message) = self.foreign.get(&shard) {
-                tell(AnomalyKind::ForeignMerger, Some(shard), message.clone());
+                );
+                let about = (AnomalyKind::ForeignMerger, Some(shard));
+                self.told.saw(about, message, now, &[]);
             }
         }
         self.known.set_acknowledged(acknowledged);
         self.known.set_resetting(resetting);
-        if let Some(version) = self.direct_write {
-            tell(
-                AnomalyKind::DirectWrite,
-                None,
-                format!(
-                    "version {version} wrote rows to the base past MemWAL; an older pending generation may undo them, write through MemWAL only"
-                ),
+        if let Some(version) = self.direct_write.take() {
+            let message = format!(
+                "version {version} wrote rows to the base past MemWAL; an older pending generation may undo them, write through MemWAL only"
             );
+            let about = (AnomalyKind::DirectWrite, None);
+            self.told.saw(about, message, now, &snapshot.shards);
+        }
+        for ((kind, shard), message) in self.told.now(now, &snapshot.shards) {
+            tell(kind, shard, message);
         }
         if snapshot
             .base
@@ -518,31 +528,5 @@ impl Tracker {
             flushed_at: facts.as_deref().map(|f| f.flushed_at),
             generation: generation.clone(),
         }
-    }
-}
-
-/// Whether a commit may leave the table with another MemWAL index than before, or with none for a while.
-fn begins_anew(operation: &Operation) -> bool {
-    let ours = |indices: &[lance_table::format::IndexMetadata]| {
-        indices.iter().any(|i| i.name == MEM_WAL_INDEX_NAME)
-    };
-    match operation {
-        Operation::Overwrite { .. } | Operation::Restore { .. } => true,
-        Operation::CreateIndex {
-            new_indices,
-            removed_indices,
-        } => ours(new_indices) || ours(removed_indices),
-        _ => false,
-    }
-}
-
-/// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
-fn writes_rows(operation: &Operation) -> bool {
-    match operation {
-        Operation::Append { .. } | Operation::Delete { .. } | Operation::Overwrite { .. } => true,
-        Operation::Update {
-            compacted_sstables, ..
-        } => compacted_sstables.is_empty(),
-        _ => false,
     }
 }

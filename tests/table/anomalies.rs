@@ -7,10 +7,11 @@ use std::fs;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use arrow_array::RecordBatchIterator;
 use freshet::table::AnomalyKind::{self, *};
-use freshet::table::{Location, StoresConfig};
+use freshet::table::{Location, StoresConfig, Tracker};
 use lance::Dataset;
 use lance::dataset::mem_wal::{DatasetMemWalExt, ShardManifestStore};
 use lance::dataset::{MergeInsertBuilder, WhenMatched, WhenNotMatched, WriteMode, WriteParams};
@@ -352,6 +353,45 @@ async fn rows_written_to_the_base_past_mem_wal_are_named_and_our_merges_are_not(
     assert_eq!(kinds(&mut m).await, [DirectWrite]);
 }
 
+/// A merger that tells what another hand did only as long as it is so.
+async fn forgetful(t: &Fixture) -> Merger {
+    let mut m = Merger::open(&t.uri).await;
+    m.tracker = Tracker::new().telling_for(Duration::ZERO);
+    assert_eq!(kinds(&mut m).await, []);
+    m
+}
+
+#[tokio::test]
+async fn a_direct_write_is_told_until_what_was_pending_then_is_merged_and_its_time_is_over() {
+    let t = two_generations().await;
+    let (mut m, mut long) = (forgetful(&t).await, Merger::open(&t.uri).await);
+    assert_eq!(kinds(&mut long).await, []);
+    let rows = RecordBatchIterator::new(
+        vec![Ok(t.spec.shape.batch(&[(900, 0)]))],
+        t.spec.shape.schema(),
+    );
+    t.dataset().await.append(rows, None).await.unwrap();
+    for left in [2, 1] {
+        let seen = [kinds(&mut m).await, kinds(&mut m).await];
+        assert_eq!(seen, [[DirectWrite], [DirectWrite]], "{left} pending");
+        m.try_merge(1).await.unwrap();
+    }
+    assert_eq!(kinds(&mut m).await, []);
+    assert_eq!(kinds(&mut long).await, [DirectWrite]);
+}
+
+#[tokio::test]
+async fn another_merger_that_came_once_is_not_told_for_ever() {
+    let t = two_generations().await;
+    let (mut m, mut long) = (forgetful(&t).await, Merger::open(&t.uri).await);
+    assert_eq!(kinds(&mut long).await, []);
+    rewrite(&t, |m| drop(m.sstables.remove(0))).await;
+    for (m, after) in [(&mut m, &[][..]), (&mut long, &[ForeignMerger][..])] {
+        assert_eq!(kinds(m).await, [ForeignMerger]);
+        assert_eq!(kinds(m).await, after);
+    }
+}
+
 #[tokio::test]
 async fn a_version_that_is_gone_since_it_was_seen_does_not_end_the_looking() {
     let t = two_generations().await;
@@ -483,7 +523,7 @@ async fn a_number_that_is_missing_between_pending_ones_is_named_and_holds_nothin
         without.rows.remove(&301);
         let verdict = t.rows().await.against(&without, &t.spec.shape);
         assert_eq!(verdict, Default::default());
-        // It stays told by the process that saw it.
+        // It stays told for a while by the process that saw it.
         assert_eq!(kinds(&mut m).await, [ForeignMerger]);
     }
 }

@@ -71,7 +71,7 @@ pub fn parse_cli_option(text: &str) -> Result<CliOption, Error> {
 
 /// The table and the credentials of a command line: `--table URI` and each `--storage KEY=VALUE`.
 ///
-/// The table is yet to be validated, see [`validate_table`](crate::api::validate_table).
+/// The table is yet to be validated, see [`validate`](crate::api::validate).
 pub fn from_cli<S: AsRef<str>>(
     uri: &str,
     options: impl IntoIterator<Item = S>,
