@@ -27,8 +27,8 @@ pub struct Args {
     #[arg(short, long = "filename", value_name = "FILE|DIR")]
     files: Vec<PathBuf>,
     /// A table without a manifest, under the defaults. May be repeated.
-    #[arg(long = "table", value_name = "NAME=URI", value_parser = table)]
-    tables: Vec<(String, String)>,
+    #[arg(long = "table", value_name = "NAME=URI")]
+    tables: Vec<String>,
     /// Where to listen. Anything but this machine's own address serves the records to whoever can reach it.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8090")]
     listen: SocketAddr,
@@ -43,19 +43,23 @@ pub struct Args {
     pub output: Output,
 }
 
-fn table(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
+/// Name and URI. What is neither may hold a credential, so it is not repeated.
+fn named(given: &str) -> Result<(&str, &str), Failure> {
+    match given.split_once('=') {
         // A URI alone may hold a `=` too.
         Some((name, uri)) if !name.is_empty() && !uri.is_empty() && !name.contains([':', '/']) => {
-            Ok((name.to_string(), uri.to_string()))
+            Ok((name, uri))
         }
-        _ => Err("write it as NAME=URI, as in runs=/data/runs.lance".into()),
+        _ => Err(Failure::usage(
+            "--table: write it as NAME=URI, as in runs=/data/runs.lance",
+        )),
     }
 }
 
-fn experiment((name, uri): &(String, String)) -> Result<Experiment, Failure> {
+fn experiment(given: &str) -> Result<Experiment, Failure> {
+    let (name, uri) = named(given)?;
     let uri = match uri.contains("://") || uri == "/" {
-        true => uri.as_str(),
+        true => uri,
         false => uri.trim_end_matches('/'),
     };
     let table = TableSpec {
@@ -78,7 +82,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
             "nothing to keep fresh; give manifests with -f FILE|DIR, or tables with --table NAME=URI",
         ));
     }
-    let tables: Result<Vec<_>, _> = args.tables.iter().map(experiment).collect();
+    let tables: Result<Vec<_>, _> = args.tables.iter().map(|given| experiment(given)).collect();
     let options = Options {
         files: args.files,
         tables: tables?,

@@ -148,7 +148,11 @@ fn a_wrong_flag_is_a_usage_error_and_shows_no_secret() {
         vec!["merge", "--table", "/t", "--max-bytes", "0"],
         vec!["backlog", "--table", "gopher://maze"],
         vec!["local"],
+        vec!["backlog", "--table", "x=s3://bucket/maze"],
+        vec!["backlog", "--table", "https://who:hidden-value@host/maze"],
         vec!["local", "--table", "no-uri"],
+        vec!["local", "--table", "s3://bucket/maze?a=hidden-value"],
+        vec!["local", "--table", "s3://who:hidden-value@bucket/maze"],
         vec!["demo", "--writers", "0"],
     ] {
         let said = expect(2, &args);
@@ -157,6 +161,55 @@ fn a_wrong_flag_is_a_usage_error_and_shows_no_secret() {
             "{args:?}: {said:?}"
         );
     }
+}
+
+#[test]
+fn what_is_wrong_with_a_table_is_told_once_in_words_of_the_command_line() {
+    let bucket = "must name a bucket or container of 3 characters or more behind its scheme";
+    let scheme = "must begin with s3://, gs://, az://, abfss:// or file://, or be a path";
+    for (args, said) in [
+        (
+            ["backlog", "--table", "s3://b/maze"],
+            format!("--table {bucket}"),
+        ),
+        (
+            ["local", "--table", "maze=s3://b/maze"],
+            format!("--table maze {bucket}"),
+        ),
+        (
+            ["backlog", "--table", "gopher://maze"],
+            format!("--table {scheme}\n"),
+        ),
+        (
+            ["local", "--table", "maze=gopher://maze"],
+            format!("--table maze {scheme}\n"),
+        ),
+        (
+            ["local", "--table", "Maze=/maze"],
+            "--table Maze: the name is not written as".into(),
+        ),
+    ] {
+        let told = expect(2, &args).err;
+        assert!(told.starts_with(&format!("freshet: {said}")), "{told}");
+        assert!(
+            !told.contains("spec.") && !told.contains("metadata."),
+            "{told}"
+        );
+    }
+}
+
+#[test]
+fn a_file_without_an_experiment_is_named_and_nothing_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.yaml");
+    std::fs::write(&empty, "").unwrap();
+    let empty = empty.to_str().unwrap();
+    let said = expect(2, &["local", "-f", empty, "--listen", "127.0.0.1:0"]).err;
+    assert!(
+        said.contains(&format!("{empty}: the file holds no Experiment")),
+        "{said}"
+    );
+    assert!(said.contains("nothing was started"), "{said}");
 }
 
 /// The data file of a shard's generation.

@@ -572,6 +572,7 @@ fn local_excuses_from_the_scheme_and_from_nothing_else() {
         (table("file:t"), "spec.table.uri"),
         (table("ftp://host/t"), "spec.table.uri"),
         (table("memory://t"), "spec.table.uri"),
+        (table("x=s3://bucket/t"), "spec.table.uri"),
         (
             with_storage("/data/t", json!({"account": "acct"})),
             "spec.table.storage.account",

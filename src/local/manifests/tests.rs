@@ -378,6 +378,40 @@ fn what_cannot_be_read_is_a_problem_and_an_empty_folder_a_note() {
 }
 
 #[test]
+fn a_file_that_was_named_and_holds_no_experiment_is_refused_and_a_directory_may_be_filled_later() {
+    let other = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\n";
+    let folder = Folder::of(&[
+        ("empty.yaml", ""),
+        ("nulls.yaml", "# nothing\n---\n"),
+        ("other.yaml", other),
+    ]);
+    let inside = |name: &str| folder.0.path().join(name);
+    for name in ["empty.yaml", "nulls.yaml", "other.yaml"] {
+        let loaded = load(&[inside(name)]);
+        assert_eq!(loaded.problems.len(), 1, "{name}");
+        let said = loaded.problems[0].to_string();
+        assert!(
+            said.contains(name) && said.contains("holds no Experiment"),
+            "{said}"
+        );
+    }
+    let last = |loaded: &Loaded| loaded.notes.last().unwrap().to_string();
+    let loaded = folder.load();
+    assert_eq!(loaded.problems, []);
+    assert!(
+        last(&loaded).contains("holds no Experiment yet"),
+        "{}",
+        last(&loaded)
+    );
+    // Read by the name of its directory, it is not read again by its own; a good one beside it changes nothing.
+    std::fs::write(inside("a.yaml"), manifest("a", "/t/a")).unwrap();
+    let both = load(&[folder.0.path().to_owned(), inside("empty.yaml")]);
+    assert_eq!((both.experiments.len(), both.problems.len()), (1, 0));
+    let each = load(&[inside("a.yaml"), inside("empty.yaml")]);
+    assert_eq!((each.experiments.len(), each.problems.len()), (1, 1));
+}
+
+#[test]
 fn windows_line_ends_byte_order_marks_and_unicode_are_read() {
     let text = format!(
         "\u{feff}{}",
