@@ -310,7 +310,10 @@ def own_the_build():
     """All clones build into one folder, and cargo tells their crates apart by the times of files alone: where another clone
     built last, what it built would be taken for this one's. So this clone's sources become newer."""
     owner = TARGET / "built-from"
-    if owner.exists() and owner.read_text() == str(ROOT):
+    # What cargo itself says of the binary that lies there: a clone's own `cargo` does not come by here.
+    binary = TARGET / "debug" / "freshet.d"
+    ours = owner.exists() and owner.read_text() == str(ROOT)
+    if ours and (not binary.exists() or f" {ROOT}/src/main.rs" in binary.read_text()):
         return
     for folder in ("src", "tests", "benches"):
         for file in (ROOT / folder).rglob("*.rs"):

@@ -134,10 +134,10 @@ def serve(want_node: bool, product: Path | None) -> int:
     """Runs a cluster until it ends: by the end of standard input, or by a signal."""
     if os.geteuid():
         raise RuntimeError("its namespaces need root; run this as root")
-    for place in (BASE, tools.home()):
+    for place in (BASE, tools.KEPT.home()):
         if str(place).startswith(tuple(f"{p}/" for p in node.PRIVATE)):
             raise RuntimeError(f"{place}: the cluster sees a folder of its own there; set TMPDIR or FRESHET_CACHE")
-    if tools.missing((*tools.CONTROL_PLANE, *(tools.NODE if want_node else ()))):
+    if tools.KEPT.missing((*tools.CONTROL_PLANE, *(tools.NODE if want_node else ()))):
         raise RuntimeError("its programs are not built; run `make cluster-tools`")
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(name, lambda *_: sys.exit(0))
@@ -148,7 +148,7 @@ def serve(want_node: bool, product: Path | None) -> int:
             space.cgroup()
         here, told = os.pipe(), os.pipe()
         command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
-        command += [sys.executable, str(HERE / "inside.py"), f"--folder={space.folder}", f"--programs={tools.home()}"]
+        command += [sys.executable, str(HERE / "inside.py"), f"--folder={space.folder}", f"--programs={tools.KEPT.home()}"]
         command += ["--link", str(here[1]), str(told[0])] + (["--node"] if want_node else [])
         command += [f"--product={product.resolve()}"] if product else []
         child = subprocess.Popen(command, pass_fds=(here[1], told[0]), preexec_fn=die_with_parent)
@@ -229,12 +229,12 @@ class Kept:
 
 def up(kept: Kept, product: Path | None, chart: Path | None) -> int:
     """The cluster with a node and the resource or the whole chart, and a shell on it where there is a terminal."""
-    tools.build_missing(tools.PROGRAMS)
+    tools.KEPT.build_missing(tools.PROGRAMS)
     known = kept.known()
     if not known:
         print("cluster: starting …", flush=True)
         known = kept.start(["--node"] + ([f"--product={product}"] if product else []))
-    path = [str(tools.home()), *([str(product.parent.resolve())] if product else []), os.environ["PATH"]]
+    path = [str(tools.KEPT.home()), *([str(product.parent.resolve())] if product else []), os.environ["PATH"]]
     env = os.environ | {"KUBECONFIG": known["kubeconfig"], "KUBECACHEDIR": f"{known['folder']}/cache", "PATH": ":".join(path)}
     for part in ("CACHE", "CONFIG", "DATA"):
         env[f"HELM_{part}_HOME"] = f"{known['folder']}/helm/{part.lower()}"
@@ -242,7 +242,7 @@ def up(kept: Kept, product: Path | None, chart: Path | None) -> int:
         code = subprocess.run(step, env=env).returncode
         if code:
             return code
-    print(f"cluster: ready. KUBECONFIG={known['kubeconfig']}, kubectl and helm in {tools.home()}; `make cluster-down` ends it")
+    print(f"cluster: ready. KUBECONFIG={known['kubeconfig']}, kubectl and helm in {tools.KEPT.home()}; `make cluster-down` ends it")
     if sys.stdin.isatty():
         subprocess.run([os.environ.get("SHELL", "/bin/sh")], env=env)
         print("cluster: it stays until `make cluster-down`")
