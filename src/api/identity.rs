@@ -26,6 +26,8 @@ impl StoreFamily {
     /// The family of a URI by its scheme; none for a scheme that is not supported. What has no scheme is a path.
     pub fn of_uri(uri: &str) -> Option<Self> {
         match scheme_of(uri) {
+            // What only looks like a URI is no path.
+            None if uri.contains("://") => None,
             None | Some("file") => Some(Self::Local),
             Some("s3") => Some(Self::S3),
             Some("gs") => Some(Self::Gcs),

@@ -128,9 +128,7 @@ fn uri(document: &Value) -> Option<&str> {
 }
 
 fn is_local(uri: &str) -> bool {
-    // What only looks like a URI is no path.
-    let path = uri.starts_with("file:") || !uri.contains("://");
-    path && StoreFamily::of_uri(uri) == Some(StoreFamily::Local)
+    StoreFamily::of_uri(uri) == Some(StoreFamily::Local)
 }
 
 /// What only the reading of the table's identity finds; for object stores that is nothing that the rules let pass.

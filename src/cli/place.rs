@@ -98,15 +98,9 @@ impl Named {
 /// The resource's own rules, told in the words of a command line. `flag` is the one that names the
 /// table, whose value may hold a credential by mistake and is not repeated; `more` is how a store's options are given.
 pub fn judge(flag: &str, experiment: &Experiment, more: &str) -> Result<(), Failure> {
-    let uri = &experiment.spec.table.uri;
-    let a_path = uri.starts_with("file:") || !uri.contains("://");
-    match StoreFamily::of_uri(uri) {
-        Some(StoreFamily::Local) if a_path => {}
-        None | Some(StoreFamily::Local) => {
-            let known = "s3://, gs://, az://, abfss:// or file://, or be a path";
-            return Err(Failure::usage(format!("{flag} must begin with {known}")));
-        }
-        Some(_) => {}
+    if StoreFamily::of_uri(&experiment.spec.table.uri).is_none() {
+        let known = "s3://, gs://, az://, abfss:// or file://, or be a path";
+        return Err(Failure::usage(format!("{flag} must begin with {known}")));
     }
     let wrong = validate(experiment, Mode::Local);
     if wrong.is_empty() {

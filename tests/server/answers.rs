@@ -115,7 +115,7 @@ async fn pages_cover_every_row_once() {
 async fn a_wrong_question_is_refused_before_anything_is_looked_up() {
     let recorded = Recorded::default();
     let config = StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     };
     let t = table().await;

@@ -178,7 +178,7 @@ async fn a_warm_point_read_of_a_pending_key_asks_for_its_own_generation_only() {
     let (t, _) = pending().await;
     let recorded = Recorded::default();
     let stores = freshet::table::Stores::new(freshet::table::StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     let location = freshet::table::Location::new(&t.uri);
@@ -280,7 +280,7 @@ async fn a_filtered_page_near_the_start_opens_no_generation() {
     let (t, _) = pending().await;
     let recorded = Recorded::default();
     let stores = freshet::table::Stores::new(freshet::table::StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     let location = freshet::table::Location::new(&t.uri);

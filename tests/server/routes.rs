@@ -223,7 +223,7 @@ async fn what_the_caller_has_is_not_read_again() {
     let mut t = table(Shape::keyed(Kind::Utf8)).await;
     let recorded = Recorded::default();
     let config = StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     };
     let served = served(&t, config).await;

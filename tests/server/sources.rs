@@ -175,7 +175,7 @@ async fn fragments_ask_for_nothing_under_the_log_whatever_is_pending() {
     t.flush().await;
     let recorded = Recorded::default();
     let stores = Stores::new(StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     let table = Table::open(&stores, &Location::new(&t.uri)).await.unwrap();
@@ -203,7 +203,7 @@ async fn a_page_of_all_that_was_asked_for_before_asks_little_again() {
     }
     let recorded = Recorded::default();
     let stores = Stores::new(StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     let table = Table::open(&stores, &Location::new(&t.uri)).await.unwrap();
@@ -240,7 +240,7 @@ async fn many_who_ask_at_once_read_the_keys_once_and_a_new_generation_adds_its_o
     }
     let recorded = Recorded::default();
     let stores = Stores::new(StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     let table = Table::open(&stores, &Location::new(&t.uri)).await.unwrap();

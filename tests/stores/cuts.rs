@@ -1,8 +1,6 @@
 //! The way to the store breaks in the middle of a merge: before anything is written, at the data, at the commit, and after
 //! it, when the answer is lost. Nothing is lost or doubled, and the next round heals it.
 
-use std::sync::Arc;
-
 use freshet::table::{Error, Outcome, StoresConfig};
 
 use crate::fixtures::Fixture;
@@ -22,7 +20,7 @@ async fn behind(server: &Server, proxy: &Proxy, trap: &Trap) -> Merger {
     let soon = soon.map(|(k, v)| (k.to_string(), v.to_string()));
     location = location.with_options(soon.into());
     let config = StoresConfig {
-        wrapper: Some(Arc::new(trap.clone())),
+        wrapper: Some(trap.wrapper()),
         ..Default::default()
     };
     Merger::open_at(&location, config).await.unwrap()

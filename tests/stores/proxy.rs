@@ -6,15 +6,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
-use futures::stream::BoxStream;
 use lance_io::object_store::WrappingObjectStore;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-};
 use serde_json::{Value, json};
 
+use crate::fixtures::watched::{Watched, Witness};
 use crate::servers::{Guarded, program, start};
 
 /// How a connection goes wrong.
@@ -120,7 +116,15 @@ impl Trap {
         self.armed.lock().unwrap().is_some()
     }
 
-    async fn at(&self, path: &Path) {
+    /// What a store is wrapped with.
+    pub fn wrapper(&self) -> Arc<dyn WrappingObjectStore> {
+        Arc::new(Watched(Arc::new(self.clone())))
+    }
+}
+
+#[async_trait::async_trait]
+impl Witness for Trap {
+    async fn before_put(&self, path: &Path) {
         let how = {
             let mut armed = self.armed.lock().unwrap();
             let here = armed.is_some_and(|(folder, _)| path.as_ref().contains(folder));
@@ -129,78 +133,5 @@ impl Trap {
         if let Some((_, how)) = how {
             self.proxy.spring(how).await;
         }
-    }
-}
-
-impl WrappingObjectStore for Trap {
-    fn wrap(&self, _: &str, inner: Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore> {
-        let trap = self.clone();
-        Arc::new(Trapped { inner, trap })
-    }
-
-    fn wrap_paginated(
-        &self,
-        _: &str,
-        inner: Arc<dyn object_store::list::PaginatedListStore>,
-    ) -> Option<Arc<dyn object_store::list::PaginatedListStore>> {
-        Some(inner)
-    }
-}
-
-#[derive(Debug)]
-struct Trapped {
-    inner: Arc<dyn ObjectStore>,
-    trap: Trap,
-}
-
-impl std::fmt::Display for Trapped {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "trapped {}", self.inner)
-    }
-}
-
-#[async_trait::async_trait]
-impl ObjectStore for Trapped {
-    async fn put_opts(&self, at: &Path, bytes: PutPayload, o: PutOptions) -> Result<PutResult> {
-        self.trap.at(at).await;
-        self.inner.put_opts(at, bytes, o).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.trap.at(at).await;
-        self.inner.put_multipart_opts(at, options).await
-    }
-
-    async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(path, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        paths: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(paths)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        self.trap.at(to).await;
-        self.inner.copy_opts(from, to, options).await
-    }
-
-    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.trap.at(to).await;
-        self.inner.rename_opts(from, to, options).await
     }
 }

@@ -118,6 +118,8 @@ impl dns::Resolve for ForReqwest {
     }
 }
 
+type SetDuration = fn(ClientBuilder, Duration) -> ClientBuilder;
+
 /// A client as object_store would make it of the same options.
 fn configured(options: &ClientOptions) -> StoreResult<ClientBuilder> {
     let of = |key: Key| options.get_config_value(&key);
@@ -138,7 +140,7 @@ fn configured(options: &ClientOptions) -> StoreResult<ClientBuilder> {
     if is(Key::Http2Only) {
         builder = builder.http2_prior_knowledge();
     }
-    let set: [(Key, fn(ClientBuilder, Duration) -> ClientBuilder); 4] = [
+    let set: [(Key, SetDuration); 4] = [
         (Key::Timeout, ClientBuilder::timeout),
         (Key::ConnectTimeout, ClientBuilder::connect_timeout),
         (Key::ReadTimeout, ClientBuilder::read_timeout),
