@@ -46,11 +46,7 @@ pub(crate) struct Version {
 pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
     let newest = base.version_id();
     let versions = newest.saturating_sub(LOOK_BACK).max(1)..newest;
-    let found: Vec<_> = stream::iter(versions.clone())
-        .map(|version| marks_of(base, version))
-        .buffered(AT_ONCE)
-        .try_collect()
-        .await?;
+    let found = retained(base, versions.clone()).await?;
     let found: Vec<_> = found.into_iter().flatten().collect();
     let now = details(base)
         .await?
@@ -81,6 +77,15 @@ pub(crate) async fn look_back(base: &Arc<Dataset>) -> Result<Past> {
         highest,
         versions: found,
     })
+}
+
+/// What some versions say, in their order; `None` for one that is gone or broken.
+pub(crate) async fn retained(base: &Dataset, versions: Range<u64>) -> Result<Vec<Option<Version>>> {
+    stream::iter(versions)
+        .map(|version| marks_of(base, version))
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 /// One version; `None` where it is gone or broken.

@@ -5,6 +5,7 @@
 //! manifests, which a copy keeps, and the store's, which knows no skew between writers. May use: facts of generations.
 //! Never: a word on a generation that was flushed before the oldest version known to hold its mark, or at the same time.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
@@ -14,7 +15,7 @@ use uuid::Uuid;
 
 use super::base::Table;
 use super::error::{Error, Result};
-use super::generation::Generation;
+use super::generation::{Facts, Generation};
 use super::known::Known;
 use super::shard::timestamp;
 use super::snapshot::Snapshot;
@@ -133,13 +134,31 @@ impl Marks {
             Err(e) if e.poisoned().is_some() => return Ok(false),
             Err(e) => return Err(e),
         };
-        if facts.written_at <= made.at {
-            return Ok(false);
-        }
-        // One that was cleaned up since is older than any version that a merge of a new generation made.
-        let made_at = written(table, made.version).await?;
-        Ok(made_at.is_none_or(|at| facts.flushed_at > at))
+        Ok(is_later(table, &facts, *made).await? == Later::Yes)
     }
+}
+
+/// Whether a generation was flushed after a version was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Later {
+    Yes,
+    No,
+    /// By the writers' clocks it was, and the store's shows the same time for both.
+    Untold,
+}
+
+/// Whether a generation was flushed after a version was made, by both clocks. One request where it seems so.
+pub(crate) async fn is_later(table: &Table, facts: &Facts, made: Made) -> Result<Later> {
+    if facts.written_at <= made.at {
+        return Ok(Later::No);
+    }
+    // One that was cleaned up since is older than any version that a merge of a new generation made.
+    let made_at = written(table, made.version).await?;
+    Ok(match made_at.map(|at| facts.flushed_at.cmp(&at)) {
+        None | Some(Ordering::Greater) => Later::Yes,
+        Some(Ordering::Equal) => Later::Untold,
+        Some(Ordering::Less) => Later::No,
+    })
 }
 
 /// When the store says that a base version was made; `None` where it is gone.

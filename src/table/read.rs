@@ -16,6 +16,7 @@ mod exact;
 mod hidden;
 mod identity;
 mod matching;
+mod merged;
 mod payload;
 mod pending;
 mod point;

@@ -147,6 +147,11 @@ impl ShardPending {
     /// Takes all that is listed as pending: what the base says of this shard is not about it.
     pub(crate) fn start_over(&mut self) {
         self.watermark = 0;
+        self.show_merged();
+    }
+
+    /// Takes all that is listed as pending, whatever the base says.
+    pub(crate) fn show_merged(&mut self) {
         let mut all = std::mem::take(&mut self.merged);
         all.append(&mut self.pending);
         self.pending = all;

@@ -19,6 +19,7 @@ mod columns;
 mod dictionaries;
 mod doors;
 mod ledger;
+mod made_again;
 mod points;
 mod recorded;
 mod routes;

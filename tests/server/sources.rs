@@ -336,21 +336,3 @@ async fn bounds_are_said_by_name_and_with_a_remedy() {
     let e = short.page(&table, Source::Fragments, 25, 0).await;
     assert_eq!(e.unwrap_err().reason(), "PageTooLarge");
 }
-
-#[tokio::test]
-async fn a_shard_that_was_made_again_is_not_hidden_by_its_old_watermark() {
-    let mut t = Fixture::create(Spec::default()).await;
-    for g in 0..3 {
-        t.put(&[(500 + g, 1)]).await;
-        t.flush().await;
-    }
-    t.close().await;
-    Merger::open(&t.uri).await.merge_all(8).await;
-    std::fs::remove_dir_all(t.path().join("_mem_wal")).unwrap();
-    t.put(&[(1, 77), (900, 77)]).await;
-    t.flush().await;
-    let (table, reader) = (open(&t).await, Reader::new(ReadLimits::default()));
-    let mut got = walk(&reader, &table, Source::All, 50).await;
-    got.sort();
-    assert_eq!(got, crate::ledger::expected(&t.model, &t.spec.shape));
-}

@@ -10,7 +10,6 @@ use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::super::snapshot::Snapshot;
-use super::pending::shown;
 
 /// One shard of a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,13 +59,13 @@ impl SnapshotId {
             let (id, version) = (shard.state.shard, shard.state.manifest.version);
             seen.update(id.as_bytes());
             seen.update(&version.to_le_bytes());
-            for generation in shown(shard) {
+            for generation in &shard.pending {
                 text(&mut seen, &generation.path);
             }
             shards.push(ShardAt {
                 shard: id,
                 manifest_version: version,
-                pending_generations: shown(shard).count(),
+                pending_generations: shard.pending.len(),
             });
         }
         Self {

@@ -25,7 +25,7 @@ use super::super::keys::{Added, KeyCodec, KeySet, Place, hash};
 use super::super::mapping::Mapping;
 use super::super::merge::{check_keys, key_types};
 use super::super::newest::newest_first;
-use super::super::snapshot::{ShardPending, Snapshot};
+use super::super::snapshot::Snapshot;
 use super::hidden::{Fragments, Hidden};
 use super::{ReadError, ReadLimits, SCAN_BYTES, Source};
 
@@ -409,16 +409,9 @@ fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
                 ),
             });
         }
-        out.extend(shown(shard).cloned());
+        out.extend(shard.pending.iter().cloned());
     }
     Ok(out)
-}
-
-/// The generations of a shard to show, oldest first. A watermark at or past the shard's own counter says nothing of what
-/// was merged (contract 3), so nothing is hidden by it: a generation that was merged all the same changes no row.
-pub(super) fn shown(shard: &ShardPending) -> impl Iterator<Item = &Generation> {
-    let merged = shard.is_behind_its_mark().then_some(&shard.merged);
-    merged.into_iter().flatten().chain(&shard.pending)
 }
 
 pub(super) fn codec(schema: &Schema, key: &[(String, i32)]) -> Result<Option<KeyCodec>> {

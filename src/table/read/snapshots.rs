@@ -15,6 +15,7 @@ use super::super::base::Table;
 use super::super::error::Result;
 use super::super::shard::{self, Newest, ShardState};
 use super::super::snapshot::{Listing, Snapshot};
+use super::merged::Verdicts;
 
 /// A manifest that was read longer ago is read again: a shard that was removed and made again by hand counts its
 /// manifests from 1, so that none newer than the remembered one would ever be found.
@@ -28,14 +29,21 @@ type States = BTreeMap<Uuid, ShardState>;
 #[derive(Default)]
 pub(super) struct Seen {
     states: Mutex<Option<(Instant, States)>>,
-    last: tokio::sync::Mutex<Option<(Instant, Snapshot)>>,
+    last: tokio::sync::Mutex<Last>,
+}
+
+/// The last look, and what was found out for it.
+#[derive(Default)]
+struct Last {
+    look: Option<(Instant, Snapshot)>,
+    verdicts: Verdicts,
 }
 
 impl Seen {
     /// A snapshot whose look began at or after `begun`; `afresh` trusts nothing that was seen before.
     pub async fn look(&self, table: &Table, begun: Instant, afresh: bool) -> Result<Snapshot> {
         let mut last = self.last.lock().await;
-        if let Some((at, snapshot)) = last.as_ref().filter(|(at, _)| *at >= begun && !afresh) {
+        if let Some((at, snapshot)) = last.look.as_ref().filter(|(at, _)| *at >= begun && !afresh) {
             tracing::trace!(age = ?at.elapsed(), "a look is shared");
             return Ok(snapshot.clone());
         }
@@ -57,7 +65,8 @@ impl Seen {
             snapshot = Listing::of(found, read_at).with_base(table).await?;
         }
         self.remember(now, known, afresh);
-        *last = Some((now, snapshot.clone()));
+        last.verdicts.apply(table, &mut snapshot).await?;
+        last.look = Some((now, snapshot.clone()));
         Ok(snapshot)
     }
 
