@@ -22,6 +22,7 @@ mod pending;
 mod point;
 mod rows;
 mod snapshots;
+mod texts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

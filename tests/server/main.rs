@@ -18,6 +18,7 @@ mod beside;
 mod columns;
 mod dictionaries;
 mod doors;
+mod floats;
 mod ledger;
 mod made_again;
 mod points;

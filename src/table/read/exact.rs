@@ -1,22 +1,24 @@
 //! Values that a row has to have.
 //!
-//! Lives here: `value`, which reads a text as a value of a column's type, and `Exact`, a column with its value, as an
-//! expression for Lance's scan of the base and as a test of a generation's batch: both compare the same typed value, so
-//! a row answers the same before and after its merge. May use: arrow, DataFusion's expressions. Never: SQL text.
+//! Lives here: `Exact`, a column with its value, as an expression for Lance's scan of the base and as a test of a
+//! generation's batch: both compare the same typed value by one rule, so a row answers the same before and after its
+//! merge. Of floats 0 and -0 are the same, and NaN is found by NaN, whatever its bits. May use: arrow, DataFusion's
+//! expressions. Never: SQL text.
 
-use arrow_array::{Array, ArrayRef, BinaryArray, BooleanArray, RecordBatch, Scalar, StringArray};
-use arrow_cast::{CastOptions, cast_with_options};
-use arrow_schema::DataType;
-use base64::Engine;
-use base64::engine::general_purpose::STANDARD;
-use datafusion::common::{Column, ScalarValue};
-use datafusion::logical_expr::{Expr, col, lit};
-use lance_core::datatypes::Schema;
 use std::sync::Arc;
+
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float16Type, Float32Type, Float64Type};
+use arrow_array::{Array, ArrayRef, ArrowPrimitiveType, BooleanArray, RecordBatch, Scalar};
+use arrow_schema::{ArrowError, DataType};
+use datafusion::common::{Column, DataFusionError, ScalarValue};
+use datafusion::logical_expr::{ColumnarValue, Expr, Volatility, cast, col, create_udf, lit};
+use lance_core::datatypes::Schema;
 
 use super::super::error::{Error, Result};
 use super::ReadError;
 use super::rows::{shown, unknown};
+use super::texts::value;
 
 /// A column and the value that a row has to have in it.
 pub(super) struct Exact {
@@ -52,9 +54,7 @@ impl Exact {
     pub fn expression(all: &[Self]) -> Result<Option<Expr>> {
         let mut out: Option<Expr> = None;
         for exact in all {
-            let value = ScalarValue::try_from_array(&exact.value, 0)
-                .map_err(|e| Error::Bug(format!("a value is no literal: {e}")))?;
-            let own = col(Column::from_name(&exact.column)).eq(lit(value));
+            let own = exact.own()?;
             out = Some(match out {
                 Some(before) => before.and(own),
                 None => own,
@@ -63,78 +63,96 @@ impl Exact {
         Ok(out)
     }
 
+    fn own(&self) -> Result<Expr> {
+        let column = col(Column::from_name(&self.column));
+        let equals = |value: &ArrayRef| {
+            let value = ScalarValue::try_from_array(value, 0)
+                .map_err(|e| Error::Bug(format!("a value is no literal: {e}")))?;
+            Ok::<_, Error>(column.clone().eq(lit(value)))
+        };
+        match Float::of(&self.value) {
+            None | Some(Float::Other) => equals(&self.value),
+            // Two comparisons, so that an index answers them.
+            Some(Float::Zero) => {
+                let zero = |text| value(self.value.data_type(), text).map_err(Error::Bug);
+                Ok(equals(&zero("0")?)?.or(equals(&zero("-0")?)?))
+            }
+            Some(Float::NaN) => {
+                let (wanted, of) = (self.value.clone(), self.value.data_type().clone());
+                let same = move |given: &[ColumnarValue]| {
+                    let given = ColumnarValue::values_to_arrays(given)?;
+                    let [column] = given.as_slice() else {
+                        return Err(DataFusionError::Internal("one column is compared".into()));
+                    };
+                    Ok(ColumnarValue::Array(Arc::new(equal(column, &wanted)?)))
+                };
+                let same = create_udf(
+                    "is_nan",
+                    vec![of.clone()],
+                    DataType::Boolean,
+                    Volatility::Immutable,
+                    Arc::new(same),
+                );
+                Ok(same.call(vec![cast(column, of)]))
+            }
+        }
+    }
+
     /// Which rows of a batch in the table's schema have it.
     pub fn holds(&self, batch: &RecordBatch) -> Result<BooleanArray> {
         let column = batch
             .column_by_name(&self.column)
             .ok_or_else(|| Error::Bug(format!("a batch without the column {}", self.column)))?;
-        arrow_ord::cmp::eq(column, &Scalar::new(self.value.clone()))
+        equal(column, &self.value)
             .map_err(|e| Error::Bug(format!("a value cannot be compared: {e}")))
     }
 }
 
-/// A text as the one value of an array of a type, or how such values are written.
-pub(super) fn value(data_type: &DataType, text: &str) -> std::result::Result<ArrayRef, String> {
-    use DataType::*;
-    let (plain, wanted): (ArrayRef, &str) = match data_type {
-        Dictionary(_, values) => return value(values, text),
-        Binary | LargeBinary | BinaryView | FixedSizeBinary(_) => {
-            let wanted = "bytes are written as base64 with padding";
-            let bytes = STANDARD.decode(text).map_err(|_| wanted)?;
-            (Arc::new(BinaryArray::from_vec(vec![&bytes])), wanted)
-        }
-        Utf8 | LargeUtf8 | Utf8View => (string(text), "a text"),
-        Boolean => (string(text), "true or false"),
-        Timestamp(..) | Date32 | Date64 | Time32(_) | Time64(_) => {
-            (string(text), "as in RFC 3339, such as 2026-01-02T03:04:05Z")
-        }
-        t if t.is_numeric() => (string(text), "a number within the column's type"),
-        _ => return Err("only columns of one plain value a row can be compared".into()),
-    };
-    let options = CastOptions {
-        safe: false,
-        ..Default::default()
-    };
-    let cast = cast_with_options(&plain, data_type, &options).map_err(|_| wanted)?;
-    match cast.is_null(0) {
-        true => Err(wanted.into()),
-        false => Ok(cast),
+/// The floats that engines compare in more than one way.
+enum Float {
+    Zero,
+    NaN,
+    Other,
+}
+
+impl Float {
+    fn of(value: &ArrayRef) -> Option<Self> {
+        let float = match value.data_type() {
+            DataType::Float16 => value.as_primitive::<Float16Type>().value(0).to_f64(),
+            DataType::Float32 => value.as_primitive::<Float32Type>().value(0).into(),
+            DataType::Float64 => value.as_primitive::<Float64Type>().value(0),
+            _ => return None,
+        };
+        Some(match float {
+            0.0 => Self::Zero,
+            f if f.is_nan() => Self::NaN,
+            _ => Self::Other,
+        })
     }
 }
 
-fn string(text: &str) -> ArrayRef {
-    Arc::new(StringArray::from(vec![text]))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use arrow_schema::TimeUnit;
-
-    #[test]
-    fn a_text_is_read_by_the_type_of_its_column_or_refused() {
-        let dictionary = DataType::Dictionary(DataType::Int8.into(), DataType::Utf8.into());
-        for (data_type, right, wrong) in [
-            (DataType::Int8, "-128", "128"),
-            (DataType::UInt64, "18446744073709551615", "-1"),
-            (DataType::Int64, "-9223372036854775808", "1.5"),
-            (DataType::Boolean, "true", "maybe"),
-            (DataType::Float32, "0.5", "half"),
-            (DataType::Binary, "AAE=", "A"),
-            (DataType::FixedSizeBinary(2), "AAE=", "AAEC"),
-            (
-                DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())),
-                "2026-01-02T03:04:05.5Z",
-                "yesterday",
-            ),
-        ] {
-            assert_eq!(value(&data_type, right).unwrap().data_type(), &data_type);
-            assert!(value(&data_type, wrong).is_err(), "{data_type} {wrong}");
+/// Which values of a column are this one. Arrow compares floats by their bits, so those are compared here.
+fn equal(column: &ArrayRef, value: &ArrayRef) -> std::result::Result<BooleanArray, ArrowError> {
+    fn floats<T: ArrowPrimitiveType>(column: &ArrayRef, value: &ArrayRef) -> BooleanArray
+    where
+        T::Native: PartialOrd,
+    {
+        let wanted = value.as_primitive::<T>().value(0);
+        // NaN alone is not itself.
+        let nan = |f: T::Native| f.partial_cmp(&f).is_none();
+        let same = |f: T::Native| f == wanted || nan(f) && nan(wanted);
+        BooleanArray::from_unary(column.as_primitive::<T>(), same)
+    }
+    let column = match (column.data_type(), value.data_type()) {
+        (DataType::Dictionary(..), float) if float.is_floating() => {
+            &arrow_cast::cast(column, float)?
         }
-        assert_eq!(
-            value(&dictionary, "tool").unwrap().data_type(),
-            &DataType::Utf8
-        );
-        assert!(value(&DataType::new_list(DataType::Int8, true), "[1]").is_err());
+        _ => column,
+    };
+    match value.data_type() {
+        DataType::Float16 => Ok(floats::<Float16Type>(column, value)),
+        DataType::Float32 => Ok(floats::<Float32Type>(column, value)),
+        DataType::Float64 => Ok(floats::<Float64Type>(column, value)),
+        _ => arrow_ord::cmp::eq(column, &Scalar::new(value.clone())),
     }
 }

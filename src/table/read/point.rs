@@ -20,9 +20,9 @@ use super::super::find::{Found, Within, find};
 use super::super::keys::{KeySet, Place};
 use super::super::merge::{check_keys, key_types};
 use super::super::newest::newest_first;
-use super::exact::value;
 use super::pending::{Chosen, codec};
 use super::rows::{Budget, Shape};
+use super::texts::value;
 use super::{Page, Picked, ReadError, Reader, SCAN_BYTES, Source, View, may_have_moved};
 
 /// A key as it was written, before the table's columns are known.
