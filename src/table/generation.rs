@@ -40,6 +40,7 @@ mod blobs;
 mod manifest;
 mod take;
 
+pub(crate) use blobs::any_leads_out;
 use manifest::{decode, open_dataset};
 
 /// A generation as its shard's manifest lists it. The path identifies it: numbers recur.

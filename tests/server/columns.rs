@@ -135,3 +135,77 @@ async fn a_column_that_was_added_after_a_generation_is_null_in_it() {
         [row(50, 0), row(51, 1)]
     );
 }
+
+/// A row whose blob lies at an address.
+async fn write_with_address(to: &str, step: i64, address: &str) {
+    let mut frames = BlobArrayBuilder::new(1);
+    frames.push_uri(address).unwrap();
+    let columns = vec![
+        Arc::new(Int64Array::from(vec![step])) as _,
+        frames.finish().unwrap(),
+    ];
+    let rows = RecordBatch::try_new(schema(), columns).unwrap();
+    let params = WriteParams {
+        data_storage_version: Some(LanceFileVersion::V2_2),
+        allow_external_blob_outside_bases: true,
+        ..Default::default()
+    };
+    let rows = RecordBatchIterator::new([Ok(rows)], schema());
+    Dataset::write(rows, to, Some(params)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_blob_outside_the_table_is_refused_before_anything_is_asked_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    std::fs::write(at("there"), b"nobody's business").unwrap();
+    let uri = at("frames.lance");
+    // Of what is not there, asking would tell.
+    write_with_address(&uri, 1, &format!("file://{}", at("there"))).await;
+    let mut dataset = Dataset::open(&uri).await.unwrap();
+    let start = dataset.initialize_mem_wal().unsharded();
+    let none = Vec::<String>::new();
+    start.maintained_indexes(none).execute().await.unwrap();
+    for step in [2, 3] {
+        let writer = dataset
+            .mem_wal_writer(shard(0), writer_config(shard(0), 100))
+            .await
+            .unwrap();
+        writer.put(vec![batch(&[(step, Some(9))])]).await.unwrap();
+        flush(&writer).await.unwrap();
+        writer.close().await.unwrap();
+    }
+    let log = std::path::Path::new(&uri)
+        .join("_mem_wal")
+        .join(shard(0).to_string());
+    for (number, address) in [(1, "there"), (2, "nowhere")] {
+        let mut dirs = std::fs::read_dir(&log).unwrap().map(|e| e.unwrap().path());
+        let ends = format!("_gen_{number}");
+        let generation = dirs.find(|d| d.to_string_lossy().ends_with(&ends)).unwrap();
+        std::fs::remove_dir_all(&generation).unwrap();
+        let to = generation.to_str().unwrap();
+        write_with_address(to, number + 1, &format!("file://{}", at(address))).await;
+    }
+    let other = at("other.lance");
+    write_with_address(&other, 4, &format!("file://{}", at("nowhere"))).await;
+    let tables = Tables::new(StoresConfig::default())
+        .with_table("frames", &uri)
+        .with_table("other", &other);
+    let served = Served::new(tables).await;
+    for (name, step) in [("frames", 1), ("frames", 2), ("frames", 3), ("other", 4)] {
+        let source = if name == "other" {
+            "?source=fragments"
+        } else {
+            ""
+        };
+        let path = format!("/api/v1/experiments/{name}/records/{step}/blobs/frame{source}");
+        let answer = served.get(&path).await;
+        assert_eq!(
+            answer.problem(),
+            "table-unsupported",
+            "{step} {}",
+            answer.body
+        );
+        assert_eq!(answer.json()["reason"], "ForeignBase", "{step}");
+    }
+}

@@ -40,8 +40,8 @@ pub(super) async fn refuse_foreign(
     Ok(())
 }
 
-/// Whether any of these descriptors leads out of the generation.
-fn any_leads_out(column: &StructArray) -> bool {
+/// Whether any of these descriptors leads out of the dataset that holds them.
+pub(crate) fn any_leads_out(column: &StructArray) -> bool {
     let kinds = column
         .column_by_name("kind")
         .and_then(|k| k.as_primitive_opt::<UInt8Type>());

@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray;
 use arrow_array::{RecordBatch, UInt32Array};
 use arrow_select::concat::concat_batches;
 use futures::{StreamExt, TryStreamExt};
@@ -18,7 +19,7 @@ use lance_file::versions::reader_projection_from_field_ids;
 use lance_io::ReadBatchParams;
 
 use super::super::error::Result;
-use super::{OpenGeneration, Source, Starts};
+use super::{OpenGeneration, Source, Starts, any_leads_out};
 
 impl OpenGeneration {
     /// The rows at `offsets`, which have to ascend and to be masked nowhere, with the top-level columns of these names.
@@ -73,7 +74,8 @@ impl OpenGeneration {
     /// The blob of the row at `offset` in the table's column `field`, not read yet; `None` where it is null.
     ///
     /// # Errors
-    /// `GenerationUnreadable`, and the store's kinds.
+    /// `ForeignBase` for one that lies outside the table, before anything is asked for; `GenerationUnreadable`, and the
+    /// store's kinds.
     pub async fn blob(&self, offset: u32, field: &Field) -> Result<Option<BlobFile>> {
         // A generation with a column of blobs is opened as a table.
         let (Some(own), Source::Table(dataset)) =
@@ -81,6 +83,16 @@ impl OpenGeneration {
         else {
             return Ok(None);
         };
+        let described = self
+            .take(&[offset], std::slice::from_ref(&own.name))
+            .await?;
+        if described
+            .column(0)
+            .as_struct_opt()
+            .is_some_and(any_leads_out)
+        {
+            return Err(self.generation.foreign());
+        }
         let address = Starts::of(&self.generation, dataset)?.address(offset);
         let missing = || self.generation.unreadable("rows of it are missing");
         let found = dataset

@@ -13,9 +13,9 @@ use lance_core::datatypes::{BlobKind, Field};
 use super::super::base::Table;
 use super::super::error::Error;
 use super::super::file::Fetch;
-use super::super::generation::OpenGeneration;
+use super::super::generation::{OpenGeneration, any_leads_out};
 use super::point::Spot;
-use super::rows::{Budget, Shape, shown, unknown};
+use super::rows::{Budget, Shape, described, shown, unknown};
 use super::{
     KeyText, PageMemory, Picked, ReadError, Reader, SnapshotId, Source, View, may_have_moved,
 };
@@ -127,8 +127,14 @@ async fn blob(
     budget: &mut Budget,
 ) -> Result<Option<Bytes>, ReadError> {
     let failed = |e| Error::lance("read a blob", e);
+    let foreign = || Error::ForeignBase("a blob outside the table".into());
     let file = match picked.pending.first() {
         None => {
+            // Before Lance opens it, which asks where it lies for its size.
+            let described = described(&view.base, &picked.base, field).await?;
+            if described.as_struct_opt().is_some_and(any_leads_out) {
+                return Err(foreign().into());
+            }
             let found = view
                 .base
                 .take_blobs_by_addresses(&picked.base, &field.name)
@@ -152,7 +158,7 @@ async fn blob(
         return Ok(None);
     };
     if file.kind() == BlobKind::External {
-        return Err(Error::ForeignBase("a blob outside the table".into()).into());
+        return Err(foreign().into());
     }
     budget.take_bytes(file.size())?;
     read(&file).await.map(Some)

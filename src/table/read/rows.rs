@@ -136,6 +136,23 @@ pub(super) async fn of_base(
     Ok(out)
 }
 
+/// What Lance keeps of the blobs of a column at addresses in the base; no blob is asked for.
+pub(super) async fn described(
+    base: &Arc<Dataset>,
+    addresses: &[u64],
+    field: &Field,
+) -> Result<ArrayRef> {
+    let failed = |e| Error::lance("read where a blob is", e);
+    let schema = part(base.schema(), &BTreeSet::from([field.id]));
+    let plan = ProjectionRequest::from_schema(schema)
+        .into_projection_plan(base.clone())
+        .map_err(failed)?;
+    let take =
+        TakeBuilder::try_new_from_addresses(base.clone(), addresses.to_vec(), Arc::new(plan));
+    let batch = take.map_err(failed)?.execute().await.map_err(failed)?;
+    Ok(batch.column(0).clone())
+}
+
 /// Rows of generations, in the order asked for.
 pub(super) async fn of_generations(
     base: &Arc<Dataset>,
