@@ -60,6 +60,10 @@ pub(super) async fn backlog(State(shared): State<Arc<Shared>>, asked: Asked) -> 
     asked.no_parameters()?;
     let status = asked.experiment(&shared)?;
     let table = table(&shared, &status).await?;
+    // Its snapshot is that of every source that looks at the log.
+    if let Some(known) = known(&shared, &table, Source::Wal, &asked).await? {
+        return Ok(known);
+    }
     let (id, shards) = shared.reader.backlog(&table).await?;
     let pending = || shards.iter().flat_map(|s| &s.pending);
     let tag = Tag::of(&id, &asked.uri);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use arrow_array::Array;
 use futures::stream::{self, BoxStream};
 use futures::{StreamExt, TryStreamExt};
+use jiff::Timestamp;
 use lance::Dataset;
 use lance_io::object_store::ObjectStore;
 use roaring::RoaringBitmap;
@@ -258,6 +259,12 @@ pub(crate) struct Part {
 /// asks that a key always maps to one shard; where a writer's successor took another, what was flushed later wins.
 /// `oldest_first` holds each shard's generations in the order of their numbers.
 pub(crate) fn newest_first(oldest_first: &[(&Generation, &Facts)]) -> Vec<usize> {
+    let times = oldest_first.iter().map(|(g, f)| (*g, f.flushed_at));
+    newest_first_by(&times.collect::<Vec<_>>())
+}
+
+/// As [`newest_first`], by the times of their flushes.
+pub(crate) fn newest_first_by(oldest_first: &[(&Generation, Timestamp)]) -> Vec<usize> {
     let mut shards: BTreeMap<Uuid, Vec<usize>> = BTreeMap::new();
     for (at, (generation, _)) in oldest_first.iter().enumerate() {
         shards.entry(generation.shard).or_default().push(at);
@@ -266,7 +273,7 @@ pub(crate) fn newest_first(oldest_first: &[(&Generation, &Facts)]) -> Vec<usize>
     while let Some(next) = shards
         .values_mut()
         .filter(|left| !left.is_empty())
-        .max_by_key(|left| left.last().map(|at| oldest_first[*at].1.flushed_at))
+        .max_by_key(|left| left.last().map(|at| oldest_first[*at].1))
     {
         order.extend(next.pop());
     }

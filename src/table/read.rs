@@ -15,6 +15,7 @@ mod columns;
 mod exact;
 mod hidden;
 mod identity;
+mod keyed;
 mod matching;
 mod merged;
 mod payload;
@@ -222,10 +223,16 @@ impl View {
         }
     }
 
-    async fn picked(&self, limit: usize, offset: u64) -> Result<Picked, ReadError> {
+    async fn picked(
+        &self,
+        limit: usize,
+        offset: u64,
+        budget: &mut rows::Budget,
+    ) -> Result<Picked, ReadError> {
         let end = offset.saturating_add(limit as u64).min(self.rows());
         let start = offset.min(end);
         let in_base = self.base_rows();
+        budget.places(end - start)?;
         let mut picked = Picked {
             more: end < self.rows(),
             ..Default::default()
@@ -316,15 +323,27 @@ impl Reader {
             Ok(page) => return Ok(page),
             Err(e) => e,
         };
+        let again = self.again(table, ask.source, &view, error).await?;
+        self.rows(table, &again, ask).await
+    }
+
+    /// Another view, once, after an error that may come from files that were merged, drained and reclaimed, or cleaned up,
+    /// since the snapshot; the error where it does not.
+    async fn again(
+        &self,
+        table: &Table,
+        source: Source,
+        view: &View,
+        error: ReadError,
+    ) -> Result<View, ReadError> {
         if !may_have_moved(&error) {
             return Err(error);
         }
-        // Files may have been merged, drained and reclaimed, or cleaned up, since the snapshot: look again, once.
-        let again = self.view(table, ask.source, Instant::now(), true).await?;
-        if again.id.digest == view.id.digest {
-            return Err(error);
+        let again = self.view(table, source, Instant::now(), true).await?;
+        match again.id.digest == view.id.digest {
+            true => Err(error),
+            false => Ok(again),
         }
-        self.rows(table, &again, ask).await
     }
 
     /// How many rows a source has.
@@ -345,11 +364,13 @@ impl Reader {
         source: Source,
         exact: &[(String, String)],
     ) -> Result<Count, ReadError> {
-        let view = self.view(table, source, Instant::now(), false).await?;
-        let exact = Exact::all(view.base.schema(), exact)?;
-        let rows = match exact.is_empty() {
-            true => view.rows(),
-            false => matching::count(table, &view, &exact).await?,
+        let mut view = self.view(table, source, Instant::now(), false).await?;
+        let rows = match counted(table, &view, exact).await {
+            Ok(rows) => rows,
+            Err(e) => {
+                view = self.again(table, source, &view, e).await?;
+                counted(table, &view, exact).await?
+            }
         };
         Ok(Count {
             rows,
@@ -440,12 +461,12 @@ impl Reader {
     async fn rows(&self, table: &Table, view: &View, ask: &Ask) -> Result<Page, ReadError> {
         let shape = Shape::of(view.base.schema(), ask.columns.as_deref())?;
         let exact = Exact::all(view.base.schema(), &ask.exact)?;
-        let picked = match exact.is_empty() {
-            true => view.picked(ask.limit, ask.offset).await?,
-            // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
-            false => matching::pick(table, view, &exact, ask.limit, ask.offset).await?,
-        };
         let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
+        let picked = match exact.is_empty() {
+            true => view.picked(ask.limit, ask.offset, &mut budget).await?,
+            // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
+            false => matching::pick(table, view, &exact, ask, &mut budget).await?,
+        };
         let batches = picked.read(table, view, &shape, &mut budget).await?;
         Ok(view.page(batches, picked.more, budget))
     }
@@ -473,6 +494,14 @@ impl Reader {
             };
             total -= bytes(&tables.remove(at).1);
         }
+    }
+}
+
+async fn counted(table: &Table, view: &View, exact: &[(String, String)]) -> Result<u64, ReadError> {
+    let exact = Exact::all(view.base.schema(), exact)?;
+    match exact.is_empty() {
+        true => Ok(view.rows()),
+        false => matching::count(table, view, &exact).await,
     }
 }
 

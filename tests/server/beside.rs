@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
-use freshet::table::{Page, ReadLimits, Reader, Source};
+use freshet::table::{Ask, Page, ReadLimits, Reader, Source};
 
 use crate::fixtures::{Fixture, Spec};
 use crate::mergers::Merger;
-use crate::sources::open;
+use crate::recorded::Recorded;
+use crate::sources::{open, recorded_table};
 
 fn rows(page: &Page) -> Vec<(i64, i64)> {
     let mut out = vec![];
@@ -77,6 +78,61 @@ async fn every_page_of_all_is_one_moment_while_merges_and_drains_run() {
     assert!(reading.await.unwrap() > 0);
 }
 
+/// Deletes the first generation, as a reclaim does.
+fn take_away(t: &Fixture) {
+    for shard in std::fs::read_dir(t.path().join("_mem_wal")).unwrap() {
+        for dir in std::fs::read_dir(shard.unwrap().path()).unwrap() {
+            let dir = dir.unwrap();
+            if dir.file_name().to_string_lossy().contains("_gen_1") {
+                std::fs::remove_dir_all(dir.path()).unwrap();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_filtered_read_whose_generation_is_reclaimed_under_it_looks_again() {
+    for counts in [true, false] {
+        let mut t = Fixture::create(Spec::default()).await;
+        t.put(&[(1, 7), (500, 7)]).await;
+        t.flush().await;
+        t.put(&[(2, 7)]).await;
+        t.flush().await;
+        let recorded = Recorded::default();
+        let table = recorded_table(&t, &recorded).await;
+        let reader = Reader::new(ReadLimits::default());
+        // What is read by the filtered read alone is waited for.
+        reader.count(&table, Source::All).await.unwrap();
+        let exact = vec![("value".to_string(), "7".to_string())];
+        let ask = Ask {
+            source: Source::All,
+            limit: 1000,
+            exact: exact.clone(),
+            ..Default::default()
+        };
+        let work = async {
+            match counts {
+                true => {
+                    let count = reader.count_of(&table, Source::All, &exact).await.unwrap();
+                    (count.rows, count.generations_read)
+                }
+                false => {
+                    let page = reader.read(&table, &ask).await.unwrap();
+                    (rows(&page).len() as u64, page.generations_read)
+                }
+            }
+        };
+        let beside = async {
+            let mut merger = Merger::open(&t.uri).await;
+            merger.merge_all(8).await;
+            merger.drain_all().await.unwrap();
+            take_away(&t);
+        };
+        let found = recorded.held("_gen_1/data/", work, beside).await;
+        assert_eq!(found, (3, 0), "counts: {counts}");
+    }
+}
+
 #[tokio::test]
 async fn a_read_whose_generations_were_reclaimed_looks_again() {
     let mut t = Fixture::create(Spec::default()).await;
@@ -87,14 +143,7 @@ async fn a_read_whose_generations_were_reclaimed_looks_again() {
     let mut merger = Merger::open(&t.uri).await;
     merger.merge_all(8).await;
     merger.drain_all().await.unwrap();
-    for shard in std::fs::read_dir(t.path().join("_mem_wal")).unwrap() {
-        for dir in std::fs::read_dir(shard.unwrap().path()).unwrap() {
-            let dir = dir.unwrap();
-            if dir.file_name().to_string_lossy().contains("_gen_1") {
-                std::fs::remove_dir_all(dir.path()).unwrap();
-            }
-        }
-    }
+    take_away(&t);
     let after = reader.page(&table, Source::All, 1000, 0).await.unwrap();
     assert_eq!(after.generations_read, 0);
     assert_eq!(rows(&after).len(), rows(&before).len());

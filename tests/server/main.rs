@@ -26,3 +26,4 @@ mod recorded;
 mod routes;
 mod served;
 mod sources;
+mod undecided;

@@ -246,6 +246,7 @@ async fn what_the_caller_has_is_not_read_again() {
         "records/key-0000002",
         "count?source=wal",
         "schema",
+        "backlog",
     ] {
         let first = served.of(end).await;
         assert_eq!(first.status, 200);
@@ -265,6 +266,7 @@ async fn what_the_caller_has_is_not_read_again() {
         served.of("records").await,
         served.of("records?source=all").await,
     );
+    let backlog = served.of("backlog").await;
     t.put(&[(9, 9)]).await;
     t.flush().await;
     assert_eq!(
@@ -273,6 +275,7 @@ async fn what_the_caller_has_is_not_read_again() {
         "a flush does not move the base"
     );
     assert_eq!(again("records?source=all", &tag(&all)).await.status, 200);
+    assert_eq!(again("backlog", &tag(&backlog)).await.status, 200);
 }
 
 #[tokio::test]

@@ -22,6 +22,15 @@ pub async fn open(t: &Fixture) -> Table {
     .unwrap()
 }
 
+/// A table whose requests are remembered.
+pub async fn recorded_table(t: &Fixture, recorded: &Recorded) -> Table {
+    let stores = Stores::new(StoresConfig {
+        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        ..Default::default()
+    });
+    Table::open(&stores, &Location::new(&t.uri)).await.unwrap()
+}
+
 /// Random puts, deletes, flushes, merges and drains; every source is checked after each flush, merge and drain.
 async fn life(spec: Spec, seed: u64, steps: usize) {
     let mut rng = StdRng::seed_from_u64(seed);
@@ -335,4 +344,57 @@ async fn bounds_are_said_by_name_and_with_a_remedy() {
     });
     let e = short.page(&table, Source::Fragments, 25, 0).await;
     assert_eq!(e.unwrap_err().reason(), "PageTooLarge");
+}
+
+#[tokio::test]
+async fn a_page_of_more_rows_than_its_budget_is_refused_before_a_row_is_looked_for() {
+    let mut t = Fixture::create(Spec {
+        base: (0..20_000).map(|k| (k, 1)).collect(),
+        ..Default::default()
+    })
+    .await;
+    t.put(&[(30_000, 1)]).await;
+    t.flush().await;
+    let recorded = Recorded::default();
+    let table = recorded_table(&t, &recorded).await;
+    let reader = Reader::new(ReadLimits {
+        page_bytes: 64 << 10,
+        ..Default::default()
+    });
+    let all = |exact: &[(&str, &str)]| freshet::table::Ask {
+        source: Source::All,
+        limit: usize::MAX,
+        columns: Some(vec!["value".into()]),
+        exact: exact
+            .iter()
+            .map(|(c, v)| (c.to_string(), v.to_string()))
+            .collect(),
+        ..Default::default()
+    };
+    reader.count(&table, Source::All).await.unwrap();
+    recorded.taken();
+    let e = reader.read(&table, &all(&[])).await.unwrap_err();
+    assert_eq!(e.reason(), "PageTooLarge");
+    let data: Vec<_> = recorded
+        .taken()
+        .into_iter()
+        .filter(|a| a.contains("/data/"))
+        .collect();
+    assert!(data.is_empty(), "{data:?}");
+    let e = reader
+        .read(&table, &all(&[("value", "1")]))
+        .await
+        .unwrap_err();
+    assert_eq!(e.reason(), "PageTooLarge");
+    let few = freshet::table::Ask {
+        limit: 100,
+        ..all(&[("value", "1")])
+    };
+    let page = reader.read(&table, &few).await.unwrap();
+    assert_eq!(lines(&page).len(), 100);
+    let count = reader
+        .count_of(&table, Source::All, &few.exact)
+        .await
+        .unwrap();
+    assert_eq!(count.rows, 20_001);
 }

@@ -3,7 +3,7 @@
 //! Lives here: `Hidden` (addresses of base rows whose key a pending generation holds) and `Fragments`, which turns
 //! positions into addresses by counting. May use: Lance's fragments. Never: rows, or pending generations themselves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -31,6 +31,8 @@ impl Hidden {
 #[derive(Debug)]
 pub(super) struct Fragments {
     parts: Vec<Part>,
+    /// Where each fragment's part is, by its id.
+    at: HashMap<u32, usize>,
 }
 
 #[derive(Debug)]
@@ -84,7 +86,8 @@ impl Fragments {
             });
             before += rows;
         }
-        Ok(Self { parts })
+        let at = parts.iter().enumerate().map(|(at, p)| (p.id, at)).collect();
+        Ok(Self { parts, at })
     }
 
     /// Rows shown in all.
@@ -92,20 +95,19 @@ impl Fragments {
         self.parts.last().map_or(0, |p| p.before + p.rows)
     }
 
-    /// Whether the row at an address is not shown, its deletion apart.
-    pub fn hides(&self, address: u64) -> bool {
-        let id = (address >> 32) as u32;
-        self.parts
-            .iter()
-            .find(|p| p.id == id)
-            .is_none_or(|p| p.hidden.contains(address as u32))
+    /// Which of these rows of a fragment are shown, their deletion apart.
+    pub fn shown(&self, fragment: u32, rows: &RoaringBitmap) -> RoaringBitmap {
+        match self.at.get(&fragment) {
+            Some(at) => rows - &self.parts[*at].hidden,
+            None => RoaringBitmap::new(),
+        }
     }
 
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.parts
             .iter()
-            .map(|p| 64 + p.hidden.serialized_size() as u64)
+            .map(|p| 80 + p.hidden.serialized_size() as u64)
             .sum()
     }
 

@@ -4,7 +4,8 @@
 //! fragments at a time (its indexes are used), then generation by generation, and no further than a page needs. May use:
 //! exact values, mappings. Never: another order than that of an unfiltered page, or a column that is not compared.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
@@ -15,7 +16,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;
 use lance_core::datatypes::Schema;
 use lance_table::format::Fragment;
-use roaring::RoaringTreemap;
+use roaring::{RoaringBitmap, RoaringTreemap};
 
 use super::super::base::{Table, key_fields};
 use super::super::error::{Error, Result};
@@ -24,13 +25,14 @@ use super::super::generation::OpenGeneration;
 use super::super::mapping::Mapping;
 use super::exact::Exact;
 use super::pending::Live;
-use super::rows::part;
-use super::{Picked, ReadError, View};
+use super::rows::{Budget, part};
+use super::{Ask, Picked, ReadError, View};
 
-/// Fragments that are looked through first; how many next goes up, so that a page near the start costs little.
+/// Fragments that are looked through first; how many next goes up, so that a page near the start costs little and one
+/// at the end asks an index only a few times.
 const FIRST: usize = 4;
-/// Fragments that are looked through together at most.
-const MOST: usize = 256;
+/// Rows that are looked through together: a bit for each of them is held.
+const MOST_ROWS: u64 = 64 << 20;
 /// Generations that are looked through at once.
 const AT_ONCE: usize = 16;
 
@@ -42,11 +44,12 @@ struct Window {
 }
 
 impl Window {
-    /// Whether the next matching row is one of the page's.
-    fn takes(&mut self) -> bool {
-        let at = self.seen;
-        self.seen += 1;
-        (self.start..self.end).contains(&at)
+    /// Which of so many matching rows more are the page's.
+    fn next(&mut self, rows: u64) -> Range<usize> {
+        let before = self.seen;
+        self.seen += rows;
+        let within = |at: u64| (at.clamp(before, self.seen) - before) as usize;
+        within(self.start)..within(self.end)
     }
 
     /// Whether it is known that there are more.
@@ -55,20 +58,20 @@ impl Window {
     }
 }
 
-/// `limit` rows with these values after the first `offset`.
+/// The rows of a page that have these values.
 pub(super) async fn pick(
     table: &Table,
     view: &View,
     exact: &[Exact],
-    limit: usize,
-    offset: u64,
+    ask: &Ask,
+    budget: &mut Budget,
 ) -> std::result::Result<Picked, ReadError> {
     let mut window = Window {
-        start: offset,
-        end: offset.saturating_add(limit as u64),
+        start: ask.offset,
+        end: ask.offset.saturating_add(ask.limit as u64),
         seen: 0,
     };
-    walk(table, view, exact, &mut window).await
+    walk(table, view, exact, &mut window, Some(budget)).await
 }
 
 /// How many rows have these values.
@@ -82,18 +85,20 @@ pub(super) async fn count(
         end: u64::MAX,
         seen: 0,
     };
-    walk(table, view, exact, &mut window).await?;
+    walk(table, view, exact, &mut window, None).await?;
     Ok(window.seen)
 }
 
+/// Walks over the source until the window is over; without a budget no row is picked.
 async fn walk(
     table: &Table,
     view: &View,
     exact: &[Exact],
     window: &mut Window,
+    mut budget: Option<&mut Budget>,
 ) -> std::result::Result<Picked, ReadError> {
     let mut picked = Picked::default();
-    of_base(view, exact, window, &mut picked).await?;
+    of_base(view, exact, window, &mut picked, budget.as_deref_mut()).await?;
     if let Some(chosen) = &view.chosen {
         let looks: Vec<_> = chosen
             .parts
@@ -106,9 +111,12 @@ async fn walk(
             let Some(offsets) = looks.try_next().await? else {
                 break;
             };
-            let offsets: Vec<u32> = offsets.into_iter().filter(|_| window.takes()).collect();
-            if !offsets.is_empty() {
-                picked.pending.push(chosen.parts[at].wanted(offsets));
+            let taken = window.next(offsets.len() as u64);
+            if let Some(budget) = budget.as_deref_mut().filter(|_| !taken.is_empty()) {
+                budget.places(taken.len() as u64)?;
+                picked
+                    .pending
+                    .push(chosen.parts[at].wanted(offsets[taken].to_vec()));
             }
             at += 1;
         }
@@ -122,14 +130,19 @@ async fn of_base(
     exact: &[Exact],
     window: &mut Window,
     picked: &mut Picked,
-) -> Result<()> {
+    mut budget: Option<&mut Budget>,
+) -> std::result::Result<(), ReadError> {
     let (Some(shown), Some(wanted)) = (&view.fragments, Exact::expression(exact)?) else {
         return Ok(());
     };
     let fragments = view.base.fragments();
-    let (mut at, mut together) = (0, FIRST);
+    let mut together = match budget {
+        Some(_) => FIRST,
+        None => fragments.len(),
+    };
+    let mut at = 0;
     while at < fragments.len() && !window.is_over() {
-        let group = &fragments[at..fragments.len().min(at + together)];
+        let group = together_within(&fragments[at..], together);
         let mut scan = view.base.scan();
         scan.project::<&str>(&[])
             .map_err(|e| Error::lance("look through the base", e))?;
@@ -138,15 +151,36 @@ async fn of_base(
             .with_fragments(group.to_vec())
             .filter_expr(wanted.clone());
         let found = addresses(scan).await?;
-        for address in in_order(group, &found) {
-            if !shown.hides(address) && window.takes() {
-                picked.base.push(address);
+        let found: HashMap<u32, &RoaringBitmap> = found.bitmaps().collect();
+        // In the order of the fragments, which is not that of their numbers after a compaction.
+        for id in group.iter().map(|f| f.id as u32) {
+            let Some(rows) = found.get(&id) else {
+                continue;
+            };
+            let rows = shown.shown(id, rows);
+            let taken = window.next(rows.len());
+            if let Some(budget) = budget.as_deref_mut().filter(|_| !taken.is_empty()) {
+                budget.places(taken.len() as u64)?;
+                let offsets = rows.iter().skip(taken.start).take(taken.len());
+                let address = |offset| u64::from(id) << 32 | u64::from(offset);
+                picked.base.extend(offsets.map(address));
             }
         }
         at += group.len();
-        together = (together * 2).min(MOST);
+        together = together.saturating_mul(2);
     }
     Ok(())
+}
+
+/// The first so many fragments, or fewer, where those have too many rows; one at least.
+fn together_within(fragments: &[Fragment], most: usize) -> &[Fragment] {
+    let mut rows = 0u64;
+    let fits = fragments.iter().take(most).take_while(|f| {
+        rows = rows.saturating_add(f.physical_rows.unwrap_or(0) as u64);
+        rows <= MOST_ROWS
+    });
+    let many = fits.count().max(1);
+    &fragments[..many.min(fragments.len())]
 }
 
 async fn addresses(scan: lance::dataset::scanner::Scanner) -> Result<RoaringTreemap> {
@@ -160,20 +194,6 @@ async fn addresses(scan: lance::dataset::scanner::Scanner) -> Result<RoaringTree
         found.extend(addresses.as_primitive::<UInt64Type>().values().iter());
     }
     Ok(found)
-}
-
-/// Addresses in the order of the fragments that hold them, which is not that of their numbers after a compaction.
-fn in_order<'a>(
-    group: &'a [Fragment],
-    found: &'a RoaringTreemap,
-) -> impl Iterator<Item = u64> + 'a {
-    let of = |f: &'a Fragment| {
-        let id = f.id as u32;
-        let rows = found.bitmaps().find(|(high, _)| *high == id);
-        let rows = rows.into_iter().flat_map(|(_, rows)| rows.iter());
-        rows.map(move |offset| u64::from(id) << 32 | u64::from(offset))
-    };
-    group.iter().flat_map(of)
 }
 
 /// Offsets of living rows of a generation that have these values, ascending.

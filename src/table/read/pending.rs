@@ -1,14 +1,14 @@
 //! The newest version of every pending key, and the base rows that those keys hide.
 //!
-//! Lives here: `Held`, what is kept of one table between reads (keys of its pending generations, which are immutable, so
-//! each is read once; the choice among them; the base rows that they hide), and `Chosen`, the rows that live. Only key
-//! columns and `_tombstone` are ever read here. May use: generations, mappings, key sets, `find`. Never: a page's rows.
+//! Lives here: `Held`, what is kept of one table between reads (keys of its pending generations; the choice among them;
+//! the base rows that they hide), and `Chosen`, the rows that live. May use: keys of generations, key sets, `find`. Never:
+//! a page's rows.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use jiff::Timestamp;
 use lance::Dataset;
 use lance_core::datatypes::Schema;
@@ -18,120 +18,20 @@ use uuid::Uuid;
 
 use super::super::base::{Table, key_fields};
 use super::super::error::{Error, Result};
-use super::super::file::Fetch;
 use super::super::find::{Found, Within, find};
-use super::super::generation::{Facts, Generation, OpenGeneration, facts};
+use super::super::generation::{Facts, Generation};
 use super::super::keys::{Added, KeyCodec, KeySet, Place, hash};
-use super::super::mapping::Mapping;
 use super::super::merge::{check_keys, key_types};
 use super::super::newest::newest_first;
 use super::super::snapshot::Snapshot;
 use super::hidden::{Fragments, Hidden};
-use super::{ReadError, ReadLimits, SCAN_BYTES, Source};
+use super::keyed::{FILES_KIB, Keys};
+use super::{ReadError, ReadLimits, SCAN_BYTES, Source, whole};
 
 /// Generations whose keys are read at once.
 const AT_ONCE: usize = 32;
-/// KiB of their files that are held at once, so far as their manifests tell.
-const FILES_KIB: u32 = 64 << 10;
 /// Keys that are compared at once; more are compared in parts, so that a set of them stays small.
 const KEYS_AT_ONCE: u64 = 1 << 21;
-/// What a generation and its facts are taken to hold.
-const GENERATION_BYTES: u64 = 4096;
-
-/// The keys of one generation and which of its rows are deletes.
-pub(super) struct Keys {
-    pub generation: Generation,
-    pub facts: Arc<Facts>,
-    bytes: Vec<u8>,
-    /// Where each row's key ends in `bytes`; empty where the table has no key.
-    ends: Vec<usize>,
-    pub offsets: Vec<u32>,
-    dead: RoaringBitmap,
-}
-
-impl Keys {
-    /// The key of the row at a position in `offsets`.
-    pub fn key(&self, row: usize) -> &[u8] {
-        let start = if row == 0 { 0 } else { self.ends[row - 1] };
-        &self.bytes[start..self.ends[row]]
-    }
-
-    fn size(&self) -> u64 {
-        self.bytes.capacity() as u64
-            + self.ends.capacity() as u64 * 8
-            + self.offsets.capacity() as u64 * 4
-            + self.dead.serialized_size() as u64
-            + GENERATION_BYTES
-    }
-
-    async fn read(
-        table: &Table,
-        base: &Dataset,
-        generation: Generation,
-        key: &[(String, i32)],
-        codec: Option<&KeyCodec>,
-        files: &Semaphore,
-    ) -> Result<Self> {
-        let facts = Arc::new(facts(table.store(), table.path(), &generation).await?);
-        let kib = (facts.data_bytes >> 10).clamp(1, u64::from(FILES_KIB)) as u32;
-        // The semaphore is never closed; without a permit the files would only be held all the same.
-        let _permit = files.acquire_many(kib).await.ok();
-        let open =
-            OpenGeneration::open(base, table.store(), &generation, &facts, Fetch::Whole).await?;
-        let mapping = Mapping::new(&open, base.schema(), key)?;
-        let mut columns = mapping.key_columns();
-        if columns.is_empty() {
-            columns.extend(smallest(&open.schema));
-        }
-        let mut keys = Self {
-            generation,
-            facts,
-            bytes: vec![],
-            ends: vec![],
-            offsets: vec![],
-            dead: RoaringBitmap::new(),
-        };
-        let mut rows = open.rows(Some(&columns), 8192, 4 << 20).await?;
-        while let Some((batch, offsets)) = rows.try_next().await? {
-            if let Some(dead) = mapping.tombstones(&batch) {
-                let dead = offsets.values().iter().zip(dead.iter());
-                keys.dead
-                    .extend(dead.filter(|(_, d)| *d == Some(true)).map(|(o, _)| *o));
-            }
-            if let Some(codec) = codec {
-                let encoded = codec
-                    .encode(&batch, &mapping.key_positions(&batch)?)
-                    .map_err(|e| keys.of_another_type(e))?;
-                for row in encoded.iter() {
-                    keys.bytes.extend_from_slice(row.as_ref());
-                    keys.ends.push(keys.bytes.len());
-                }
-            }
-            keys.offsets.extend(offsets.values());
-        }
-        Ok(keys)
-    }
-
-    fn of_another_type(&self, e: arrow_schema::ArrowError) -> Error {
-        tracing::warn!(error = %e, "keys cannot be encoded");
-        Error::SchemaMismatch {
-            shard: self.generation.shard,
-            generation: self.generation.number,
-            what: "its keys are of another type".into(),
-        }
-    }
-}
-
-/// The column that is cheapest to read, for a generation whose rows only have to be counted.
-fn smallest(schema: &Schema) -> Option<String> {
-    let plain = |f: &&lance_core::datatypes::Field| f.data_type().is_primitive();
-    let fields = &schema.fields;
-    fields
-        .iter()
-        .find(plain)
-        .or(fields.first())
-        .map(|f| f.name.clone())
-}
 
 /// The pending rows that live, generation by generation.
 #[derive(Default)]
@@ -149,11 +49,7 @@ pub(super) struct Live {
 impl Live {
     /// Some of its rows, by their offsets, ascending.
     pub fn wanted(&self, offsets: Vec<u32>) -> Wanted {
-        Wanted {
-            generation: self.keys.generation.clone(),
-            facts: self.keys.facts.clone(),
-            offsets,
-        }
+        self.keys.wanted(offsets)
     }
 }
 
@@ -165,7 +61,7 @@ pub(super) struct Wanted {
 }
 
 impl Chosen {
-    fn new(keys: &[Arc<Keys>], live: Vec<RoaringBitmap>) -> Self {
+    pub fn new(keys: &[Arc<Keys>], live: Vec<RoaringBitmap>) -> Self {
         let mut before = 0;
         let parts = keys.iter().zip(live).map(|(keys, rows)| {
             let part = Live {
@@ -212,6 +108,9 @@ impl Chosen {
         out
     }
 }
+
+/// A pending generation, and why it cannot be read.
+pub(super) type Unreadable = (Generation, Error);
 
 type Path = (Uuid, String);
 
@@ -282,20 +181,15 @@ impl Held {
         snapshot: &Snapshot,
         limits: &ReadLimits,
     ) -> Result<Arc<Chosen>, ReadError> {
-        let pending = pending(snapshot)?;
-        if pending.len() > limits.generations {
-            return Err(ReadError::TooManyPending {
-                pending: pending.len(),
-                limit: limits.generations,
-            });
-        }
+        let pending = pending(snapshot, limits)?;
         let paths: Vec<Path> = pending.iter().map(path).collect();
         if let Some((_, chosen)) = self.chosen.as_ref().filter(|(p, _)| *p == paths) {
             return Ok(chosen.clone());
         }
-        let wanted: BTreeSet<&Path> = paths.iter().collect();
-        self.keys.retain(|path, _| wanted.contains(path));
-        self.read(table, &snapshot.base, &pending, limits).await?;
+        let unreadable = self.read(table, &snapshot.base, &pending, limits).await?;
+        if let Some((_, e)) = unreadable.into_iter().next() {
+            return Err(e.into());
+        }
         let keys = self.all(&paths)?;
         let keyed = !key_fields(snapshot.base.schema()).is_empty();
         let held = keys.clone();
@@ -308,14 +202,31 @@ impl Held {
         Ok(chosen)
     }
 
-    /// Reads the keys of generations that are not held.
+    /// The keys of a snapshot's pending generations that can be read, and those that cannot, each shard's oldest first.
+    pub async fn readable(
+        &mut self,
+        table: &Table,
+        snapshot: &Snapshot,
+        limits: &ReadLimits,
+    ) -> Result<(Vec<Arc<Keys>>, Vec<Unreadable>), ReadError> {
+        let pending = pending(snapshot, limits)?;
+        let unreadable = self.read(table, &snapshot.base, &pending, limits).await?;
+        let readable = pending.iter().filter_map(|g| self.keys.get(&path(g)));
+        let readable = readable.cloned().collect();
+        self.weigh();
+        Ok((readable, unreadable))
+    }
+
+    /// Reads the keys of generations that are not held, forgets those of others, and gives back what cannot be read.
     async fn read(
         &mut self,
         table: &Table,
         base: &Arc<Dataset>,
         pending: &[Generation],
         limits: &ReadLimits,
-    ) -> Result<(), ReadError> {
+    ) -> Result<Vec<Unreadable>, ReadError> {
+        let wanted: HashSet<Path> = pending.iter().map(path).collect();
+        self.keys.retain(|path, _| wanted.contains(path));
         let key = key_fields(base.schema());
         check_keys(base.schema(), &key)?;
         let codec = codec(base.schema(), &key)?;
@@ -329,10 +240,23 @@ impl Held {
         let (key, codec, files) = (&key, codec.as_ref(), &files);
         let reads: Vec<_> = missing
             .into_iter()
-            .map(|g| Keys::read(table, base, g, key, codec, files).boxed())
+            .map(|g| {
+                let generation = g.clone();
+                let read = Keys::read(table, base, g, key, codec, files);
+                read.map(|read| (generation, read)).boxed()
+            })
             .collect();
         let mut reads = stream::iter(reads).buffer_unordered(AT_ONCE);
-        while let Some(keys) = reads.try_next().await? {
+        let mut unreadable = vec![];
+        while let Some((generation, read)) = reads.next().await {
+            let keys = match read {
+                Ok(keys) => keys,
+                Err(e) if e.poisoned().is_some() => {
+                    unreadable.push((generation, e));
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            };
             held += keys.size();
             if held > limits.key_bytes {
                 return Err(ReadError::KeysTooLarge {
@@ -341,7 +265,8 @@ impl Held {
             }
             self.keys.insert(path(&keys.generation), Arc::new(keys));
         }
-        Ok(())
+        unreadable.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok(unreadable)
     }
 
     fn all(&self, paths: &[Path]) -> Result<Vec<Arc<Keys>>> {
@@ -395,10 +320,8 @@ impl Held {
 }
 
 /// The generations to show, shard by shard, oldest first.
-fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
-    if let Some(fault) = snapshot.unread.first() {
-        return Err(fault.error());
-    }
+fn pending(snapshot: &Snapshot, limits: &ReadLimits) -> Result<Vec<Generation>, ReadError> {
+    whole(snapshot)?;
     let mut out = vec![];
     for shard in &snapshot.shards {
         if let Some(number) = shard.doubled() {
@@ -407,9 +330,16 @@ fn pending(snapshot: &Snapshot) -> Result<Vec<Generation>> {
                 what: format!(
                     "it lists two directories for generation {number}; remove the wrong one by hand"
                 ),
-            });
+            }
+            .into());
         }
         out.extend(shard.pending.iter().cloned());
+    }
+    if out.len() > limits.generations {
+        return Err(ReadError::TooManyPending {
+            pending: out.len(),
+            limit: limits.generations,
+        });
     }
     Ok(out)
 }

@@ -5,6 +5,7 @@
 //! Never: a row that a newer pending version hides, or an answer past a generation that cannot be read.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use arrow_array::{ArrayRef, RecordBatch};
@@ -17,13 +18,17 @@ use uuid::Uuid;
 use super::super::base::{Table, key_fields};
 use super::super::error::Error;
 use super::super::find::{Found, Within, find};
+use super::super::generation::{Generation, facts};
 use super::super::keys::{KeySet, Place};
 use super::super::merge::{check_keys, key_types};
-use super::super::newest::newest_first;
+use super::super::newest::{newest_first, newest_first_by};
+use super::keyed::Keys;
 use super::pending::{Chosen, codec};
 use super::rows::{Budget, Shape};
 use super::texts::value;
-use super::{Page, Picked, ReadError, Reader, SCAN_BYTES, Source, View, may_have_moved};
+use super::{
+    Page, Picked, ReadError, Reader, SCAN_BYTES, SnapshotId, Source, View, may_have_moved,
+};
 
 /// A key as it was written, before the table's columns are known.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,10 +114,10 @@ impl Reader {
                 let read_at = Timestamp::now();
                 View::of_base(table.latest().await?, read_at)
             }
-            _ => {
-                self.view(table, Source::Wal, Instant::now(), afresh)
-                    .await?
-            }
+            _ => match self.view(table, Source::Wal, Instant::now(), afresh).await {
+                Ok(view) => view,
+                Err(e) => return self.past(table, key, e).await,
+            },
         };
         let key = encoded(view.base.schema(), key)?;
         if let Some(chosen) = view.chosen.clone() {
@@ -132,6 +137,89 @@ impl Reader {
         };
         Ok((view, spot))
     }
+}
+
+impl Reader {
+    /// Where a key's newest version lies though a pending generation cannot be read: only where newer ones decide it.
+    async fn past(
+        &self,
+        table: &Table,
+        key: &KeyText,
+        error: ReadError,
+    ) -> Result<(View, Spot), ReadError> {
+        if !matches!(&error, ReadError::Table(e) if e.poisoned().is_some()) {
+            return Err(error);
+        }
+        let remembered = self.remembered(table.location());
+        let snapshot = remembered.seen.look(table, Instant::now(), false).await?;
+        let mut held = remembered.held.lock().await;
+        let read = held.readable(table, &snapshot, &self.limits).await;
+        remembered.bytes.store(held.bytes(), Ordering::Relaxed);
+        drop(held);
+        self.make_room(table.location());
+        let (keys, unreadable) = read?;
+        if unreadable.is_empty() {
+            return Err(error);
+        }
+        let key = encoded(snapshot.base.schema(), key)?;
+        let mut others = vec![];
+        for (generation, e) in unreadable {
+            // One whose time nobody can tell may be as new as any: only what its own shard flushed later is newer.
+            let at = match facts(table.store(), table.path(), &generation).await {
+                Ok(facts) => facts.flushed_at,
+                Err(_) => Timestamp::MAX,
+            };
+            others.push((generation, at, e));
+        }
+        // None of their rows is asked for but the one.
+        let chosen = Chosen::new(&keys, vec![Default::default(); keys.len()]);
+        let deciding = tokio::task::spawn_blocking(move || decided(&keys, others, &key));
+        let spot = deciding
+            .await
+            .map_err(|e| Error::Bug(format!("looking for a key ended badly: {e}")))??;
+        let id = SnapshotId::of(&snapshot);
+        let view = View {
+            id,
+            chosen: Some(Arc::new(chosen)),
+            ..View::of_base(snapshot.base, snapshot.read_at)
+        };
+        Ok((view, spot))
+    }
+}
+
+/// What the newest generations say of a key, up to the first that cannot be read.
+fn decided(
+    keys: &[Arc<Keys>],
+    unreadable: Vec<(Generation, Timestamp, Error)>,
+    key: &[u8],
+) -> Result<Spot, Error> {
+    let readable = keys
+        .iter()
+        .map(|k| (&k.generation, k.facts.flushed_at, Some(k)));
+    let others = unreadable.iter().map(|(g, at, _)| (g, *at, None));
+    let mut all: Vec<_> = readable.chain(others).collect();
+    all.sort_by_key(|(g, ..)| (g.shard, g.number));
+    let ages: Vec<_> = all.iter().map(|(g, at, _)| (*g, *at)).collect();
+    for at in newest_first_by(&ages) {
+        let (generation, _, keys) = all[at];
+        let Some(keys) = keys else {
+            let path = generation.path.clone();
+            let mut faults = unreadable.into_iter();
+            let fault = faults.find(|(g, ..)| g.path == path);
+            return Err(fault.map_or_else(|| Error::Bug("no such fault".into()), |f| f.2));
+        };
+        match keys.newest(key) {
+            None => {}
+            Some((_, true)) => return Ok(Spot::Deleted(generation.shard, generation.number)),
+            Some((offset, false)) => {
+                return Ok(Spot::At(Picked {
+                    pending: vec![keys.wanted(vec![offset])],
+                    ..Default::default()
+                }));
+            }
+        }
+    }
+    Ok(Spot::Nowhere)
 }
 
 /// What the pending generations say of a key.

@@ -30,10 +30,17 @@ const FIRST: usize = 64;
 /// Generations opened at once for a page.
 const AT_ONCE: usize = 8;
 
+/// Bytes that say where one row of a page lies.
+const PLACE: u64 = 8;
+/// So many of them are too few to count.
+const PLACES_FREE: u64 = 16 << 10;
+
 /// What a page may still hold, by its own bound and by that of all pages.
 pub(super) struct Budget {
     limit: u64,
     used: u64,
+    /// Bytes that say where the rows lie, and what they take of all pages until the rows are read.
+    places: (u64, Option<OwnedSemaphorePermit>),
     rows: u64,
     all: u64,
     pages: Arc<Semaphore>,
@@ -45,6 +52,7 @@ impl Budget {
         Self {
             limit: limits.page_bytes,
             used: 0,
+            places: (0, None),
             rows: 0,
             all: limits.pages_bytes,
             pages,
@@ -60,10 +68,26 @@ impl Budget {
     fn take(&mut self, batch: &RecordBatch) -> std::result::Result<(), ReadError> {
         let bytes = batch.get_array_memory_size() as u64;
         self.rows += batch.num_rows() as u64;
-        if self.used + bytes > self.limit {
+        if self.places.0 + self.used + bytes > self.limit {
             return Err(ReadError::PageTooLarge { limit: self.limit });
         }
         self.hold(bytes)
+    }
+
+    /// Takes what it needs to say where so many more rows lie, before they are looked up.
+    pub fn places(&mut self, rows: u64) -> std::result::Result<(), ReadError> {
+        let bytes = rows.saturating_mul(PLACE).saturating_add(self.places.0);
+        if bytes > self.limit.max(PLACES_FREE) {
+            return Err(ReadError::PageTooLarge { limit: self.limit });
+        }
+        self.places.0 = bytes;
+        let more =
+            (bytes.saturating_sub(PLACES_FREE) >> 10).saturating_sub(permits(&self.places.1));
+        if more > 0 {
+            let more = self.acquire(more)?;
+            join(&mut self.places.1, more);
+        }
+        Ok(())
     }
 
     /// Takes what one payload needs, before it is read.
@@ -77,15 +101,15 @@ impl Budget {
 
     fn hold(&mut self, bytes: u64) -> std::result::Result<(), ReadError> {
         self.used += bytes;
-        let kib = u32::try_from((bytes >> 10) + 1).unwrap_or(u32::MAX);
-        let Ok(more) = self.pages.clone().try_acquire_many_owned(kib) else {
-            return Err(ReadError::Busy { limit: self.all });
-        };
-        match &mut self.memory {
-            Some(memory) => memory.merge(more),
-            None => self.memory = Some(more),
-        }
+        let more = self.acquire((bytes >> 10) + 1)?;
+        join(&mut self.memory, more);
         Ok(())
+    }
+
+    fn acquire(&self, kib: u64) -> std::result::Result<OwnedSemaphorePermit, ReadError> {
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let more = self.pages.clone().try_acquire_many_owned(kib);
+        more.map_err(|_| ReadError::Busy { limit: self.all })
     }
 
     /// Rows that are taken together next: a quarter of what is left, by the size of those so far.
@@ -94,7 +118,19 @@ impl Budget {
             return FIRST;
         }
         let each = (self.used / self.rows).max(1);
-        ((self.limit - self.used) / 4 / each).clamp(1, 4096) as usize
+        let left = self.limit.saturating_sub(self.used + self.places.0);
+        (left / 4 / each).clamp(1, 4096) as usize
+    }
+}
+
+fn permits(held: &Option<OwnedSemaphorePermit>) -> u64 {
+    held.as_ref().map_or(0, |p| p.num_permits() as u64)
+}
+
+fn join(held: &mut Option<OwnedSemaphorePermit>, more: OwnedSemaphorePermit) {
+    match held {
+        Some(held) => held.merge(more),
+        None => *held = Some(more),
     }
 }
 
