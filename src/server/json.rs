@@ -88,6 +88,11 @@ fn binary(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
+/// Writes one value of a column.
+pub(super) fn cell(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), ArrowError> {
+    value(out, array, row)
+}
+
 fn value(out: &mut Vec<u8>, array: &dyn Array, row: usize) -> Result<(), ArrowError> {
     // Unions and run-ends have no validity of their own: their children say it.
     if array.is_null(row) {

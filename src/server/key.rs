@@ -5,27 +5,26 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde_json::Value;
+use serde_json::value::RawValue;
 
+use super::members::scalar;
 use super::problem::Problem;
 use crate::table::KeyText;
 
 /// Reads a key as it stands in a path, its percent signs decoded.
 pub(super) fn read(segment: &str) -> Result<KeyText, Problem> {
     let bytes = URL_SAFE_NO_PAD.decode(segment.trim_end_matches('=')).ok();
-    let array = bytes.and_then(|b| serde_json::from_slice::<Vec<Value>>(&b).ok());
+    let array = bytes.and_then(|b| serde_json::from_slice::<Vec<Box<RawValue>>>(&b).ok());
     let Some(array) = array else {
         return Ok(KeyText::Plain(segment.to_string()));
     };
-    let texts = array.iter().map(|value| match value {
-        Value::String(text) => Ok(text.clone()),
-        Value::Number(number) => Ok(number.to_string()),
-        Value::Bool(truth) => Ok(truth.to_string()),
-        Value::Null | Value::Array(_) | Value::Object(_) => Err(Problem::parameter(
+    let wrong = || {
+        Problem::parameter(
             "key",
             "a key is an array of strings, numbers and booleans, each as records show it, in base64url",
-        )),
-    });
+        )
+    };
+    let texts = array.iter().map(|value| scalar(value).ok_or_else(wrong));
     texts.collect::<Result<_, _>>().map(KeyText::Columns)
 }
 

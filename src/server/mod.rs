@@ -17,6 +17,7 @@ mod guard;
 mod index;
 mod json;
 mod key;
+mod members;
 mod point;
 mod problem;
 mod query;

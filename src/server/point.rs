@@ -14,7 +14,7 @@ use super::asked::{Asked, table};
 use super::etag::Tag;
 use super::problem::Problem;
 use super::query::Takes;
-use super::records::{JSON, Read, envelope, known, sent};
+use super::records::{JSON, Read, envelope, known, sent, written_aside};
 use super::routes::Answer;
 use super::serve::Shared;
 use crate::table::{Error, Payload, Point, Source};
@@ -33,17 +33,21 @@ pub(super) async fn record(State(shared): State<Arc<Shared>>, asked: Asked) -> A
         Point::Deleted { shard, generation } => return Err(Problem::deleted(shard, generation)),
         Point::Missing => return Err(Problem::no_record()),
     };
-    let mut body = b"{\"record\":".to_vec();
-    super::json::rows(&mut body, &page.batches)
-        .map_err(|e| Error::Bug(format!("a row cannot be written: {e}")))?;
-    body.push(b',');
-    let rest = Value::Object(envelope(ask.source, &Read::of(&page), &status)).to_string();
-    body.extend(rest.as_bytes().get(1..).unwrap_or(b"}"));
     let tag = Tag::of(&page.snapshot, &asked.uri);
-    Ok(tag.on(sent(body.into(), JSON, page.memory)))
+    let (body, memory) = written_aside(move || {
+        let mut body = b"{\"record\":".to_vec();
+        super::json::rows(&mut body, &page.batches)
+            .map_err(|e| Error::Bug(format!("a row cannot be written: {e}")))?;
+        body.push(b',');
+        let rest = Value::Object(envelope(ask.source, &Read::of(&page), &status)).to_string();
+        body.extend(rest.as_bytes().get(1..).unwrap_or(b"}"));
+        Ok((body, page.memory))
+    })
+    .await?;
+    Ok(tag.on(sent(body.into(), JSON, memory)))
 }
 
-const BYTES: &str = "application/octet-stream";
+pub(super) const BYTES: &str = "application/octet-stream";
 
 pub(super) async fn blob(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
     let ask = asked.query(Takes::Source, Source::All)?;

@@ -32,12 +32,16 @@ pub(super) async fn records(State(shared): State<Arc<Shared>>, asked: Asked) -> 
     }
     let page = shared.reader.read(&table, &ask).await?;
     let tag = Tag::of(&page.snapshot, &asked.uri);
-    // Writing a large page takes a while: not on a thread that serves others.
-    let writing = tokio::task::spawn_blocking(move || written(&ask, page, &status));
-    let (body, memory) = writing
-        .await
-        .map_err(|e| Error::Bug(format!("writing a page ended badly: {e}")))??;
+    let (body, memory) = written_aside(move || written(&ask, page, &status)).await?;
     Ok(tag.on(sent(body.into(), JSON, memory)))
+}
+
+/// Writes rows, which takes a while where they are large: not on a thread that serves others.
+pub(super) async fn written_aside(
+    write: impl FnOnce() -> Result<(Vec<u8>, PageMemory), Error> + Send + 'static,
+) -> Result<(Vec<u8>, PageMemory), Error> {
+    let writing = tokio::task::spawn_blocking(write).await;
+    writing.map_err(|e| Error::Bug(format!("writing a page ended badly: {e}")))?
 }
 
 /// 304, where the caller has the answer already: found out by manifests alone.

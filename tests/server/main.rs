@@ -23,6 +23,7 @@ mod ledger;
 mod made_again;
 mod points;
 mod recorded;
+mod rollouts;
 mod routes;
 mod served;
 mod sources;
