@@ -41,7 +41,7 @@ pub(super) async fn record(State(shared): State<Arc<Shared>>, asked: Asked) -> A
         body.push(b',');
         let rest = Value::Object(envelope(ask.source, &Read::of(&page), &status)).to_string();
         body.extend(rest.as_bytes().get(1..).unwrap_or(b"}"));
-        Ok((body, page.memory))
+        Ok::<_, Error>((body, page.memory))
     })
     .await?;
     Ok(tag.on(sent(body.into(), JSON, memory)))

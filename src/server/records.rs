@@ -37,9 +37,9 @@ pub(super) async fn records(State(shared): State<Arc<Shared>>, asked: Asked) -> 
 }
 
 /// Writes rows, which takes a while where they are large: not on a thread that serves others.
-pub(super) async fn written_aside(
-    write: impl FnOnce() -> Result<(Vec<u8>, PageMemory), Error> + Send + 'static,
-) -> Result<(Vec<u8>, PageMemory), Error> {
+pub(super) async fn written_aside<E: From<Error> + Send + 'static>(
+    write: impl FnOnce() -> Result<(Vec<u8>, PageMemory), E> + Send + 'static,
+) -> Result<(Vec<u8>, PageMemory), E> {
     let writing = tokio::task::spawn_blocking(write).await;
     writing.map_err(|e| Error::Bug(format!("writing a page ended badly: {e}")))?
 }

@@ -61,13 +61,20 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
     let table = table(&shared, &status).await?;
     ask.columns = Some(all_but_the_payload(&shared, &table).await?);
     let page = shared.reader.read(&table, &ask).await?;
+    let limit = shared.reader.limits().page_bytes;
     let (body, memory) = written_aside(move || {
         let mut body = b"{\"records\":[".to_vec();
-        for (at, row) in rows(&page.batches).enumerate() {
-            if at > 0 {
-                body.push(b',');
+        let mut between = None;
+        // Each batch is given back once it is written.
+        for batch in page.batches {
+            for row in rows(&batch) {
+                body.extend(between.replace(b','));
+                write(&mut body, &row)?;
+                // There is no bound on the rows, and a truth of one bit has a name of any length.
+                if body.len() as u64 > limit {
+                    return Err(ReadError::PageTooLarge { limit });
+                }
             }
-            write(&mut body, &row)?;
         }
         body.extend(b"]}");
         Ok((body, page.memory))
@@ -109,11 +116,11 @@ pub(super) async fn record(State(shared): State<Arc<Shared>>, asked: Asked) -> A
     };
     let (body, memory) = written_aside(move || {
         let mut body = b"{\"record\":".to_vec();
-        for row in rows(&page.batches) {
+        for row in page.batches.iter().flat_map(rows) {
             write(&mut body, &row)?;
         }
         body.push(b'}');
-        Ok((body, page.memory))
+        Ok::<_, Error>((body, page.memory))
     })
     .await?;
     Ok(sent(body.into(), JSON, memory))
@@ -176,10 +183,8 @@ fn filters(value: &str) -> Result<Vec<(String, String)>, Problem> {
     texts.collect()
 }
 
-fn rows(batches: &[RecordBatch]) -> impl Iterator<Item = RecordBatch> + '_ {
-    batches
-        .iter()
-        .flat_map(|b| (0..b.num_rows()).map(|row| b.slice(row, 1)))
+fn rows(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
+    (0..batch.num_rows()).map(|row| batch.slice(row, 1))
 }
 
 /// One row in that client's form.

@@ -133,3 +133,28 @@ async fn a_list_without_a_limit_that_is_more_than_a_page_may_hold_is_refused() {
     let answer = served.get(&format!("{RECORDS}?limit=10")).await;
     assert_eq!(answer.records().len(), 10);
 }
+
+#[tokio::test]
+async fn a_list_whose_json_is_more_than_a_page_may_hold_is_refused_though_its_rows_fit() {
+    let ids: Vec<String> = (0..1000)
+        .map(|n| format!("{n}{}", "\u{1}".repeat(50)))
+        .collect();
+    let ids: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let config = Config {
+        read: ReadLimits {
+            page_bytes: 256 << 10,
+            ..Default::default()
+        },
+        ..Default::default()
+    };
+    let (_dir, served) = served(&ids, "{}", config).await;
+    let fits = served
+        .get("/api/v1/experiments/r/records?limit=1000&columns=id,metadata")
+        .await;
+    assert_eq!(fits.records().len(), 1000);
+    let answer = served.get(RECORDS).await;
+    assert_eq!(
+        (answer.status, answer.problem().as_str()),
+        (413, "page-too-large")
+    );
+}
