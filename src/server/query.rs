@@ -120,7 +120,8 @@ pub(super) fn number<T: FromStr + PartialOrd + Display + Copy>(
     value
         .parse()
         .ok()
-        .filter(|n| (least..=most).contains(n))
+        // Rust reads a sign, too.
+        .filter(|n| (least..=most).contains(n) && !value.starts_with('+'))
         .ok_or_else(|| {
             Problem::parameter(name, format!("{name} is a number from {least} to {most}"))
         })
@@ -154,6 +155,8 @@ mod tests {
             "limit=1001",
             "limit=many",
             "limit=-1",
+            "limit=%2B1",
+            "limit=+1",
             "offset=-1",
             "limit=1&limit=2",
             "source=all&source=wal",
