@@ -25,7 +25,7 @@ pub async fn open(t: &Fixture) -> Table {
 /// A table whose requests are remembered.
 pub async fn recorded_table(t: &Fixture, recorded: &Recorded) -> Table {
     let stores = Stores::new(StoresConfig {
-        wrapper: Some(std::sync::Arc::new(recorded.clone())),
+        wrapper: Some(recorded.wrapper()),
         ..Default::default()
     });
     Table::open(&stores, &Location::new(&t.uri)).await.unwrap()
