@@ -122,8 +122,28 @@ async fn is_older(
 /// What is said of a shard that lists older generations.
 pub(crate) fn told(shard: Uuid, version: u64) -> String {
     format!(
-        "shard {shard} has pending generations from before version {version}, with which MemWAL began anew: the table was overwritten, restored or made again; acknowledge WentBack to merge what is listed all the same"
+        "shard {shard} has pending generations from before version {version}, with which MemWAL began anew: the table was overwritten, restored or made again, or its MemWAL index was"
     )
+}
+
+/// What is said of a shard whose watermark fell.
+pub(crate) fn fell(shard: Uuid, before: u64, now: u64) -> String {
+    format!(
+        "generations of shard {shard} were merged through {before}, and the base says {now}: it was restored or overwritten, or its MemWAL index was made anew"
+    )
+}
+
+/// What a person can do about either. Without a key, rows that the base holds and that are merged again are there twice.
+pub(crate) fn remedy(keyed: bool, doubles: bool) -> &'static str {
+    match (keyed, doubles) {
+        (true, _) => "acknowledge WentBack to merge what is listed all the same",
+        (false, false) => {
+            "acknowledge WentBack to merge what is listed all the same, unless an overwrite brought its rows along: the table has no primary key, and they would be there twice"
+        }
+        (false, true) => {
+            "the table has no primary key, and the base may still hold rows of what is listed, so that this cannot be acknowledged: restore a version from before, or write the rows that the base lacks again under a new shard id and remove the shard's directory"
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! What a table's retained versions say of its past.
 //!
 //! Lives here: the highest watermarks that they hold, so that a restore or an overwrite that was made before this process
-//! began still shows (contract 3), and what a version's commit may have done. May use: Lance's versions. Never: a judgement (`observe`).
+//! began still shows (contract 3). May use: Lance's versions. Never: a judgement (`observe`).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,8 +10,6 @@ use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;
-use lance::dataset::transaction::Operation;
-use lance_index::mem_wal::MEM_WAL_INDEX_NAME;
 use object_store::ObjectStoreExt as _;
 use uuid::Uuid;
 
@@ -89,7 +87,7 @@ pub(crate) async fn retained(base: &Dataset, versions: Range<u64>) -> Result<Vec
 }
 
 /// One version; `None` where it is gone or broken.
-async fn marks_of(base: &Dataset, version: u64) -> Result<Option<Version>> {
+pub(crate) async fn marks_of(base: &Dataset, version: u64) -> Result<Option<Version>> {
     // Lance panics on some broken manifests.
     let old = match AssertUnwindSafe(base.checkout_version(version))
         .catch_unwind()
@@ -153,31 +151,5 @@ pub(crate) async fn whole(base: &Dataset, version: u64) -> Result<bool> {
         Ok(meta) => Ok(meta.size >= 16),
         Err(object_store::Error::NotFound { .. }) => Ok(false),
         Err(e) => Err(Error::store(DOING, e)),
-    }
-}
-
-/// Whether a commit may leave the table with another MemWAL index than before, or with none for a while.
-pub(super) fn begins_anew(operation: &Operation) -> bool {
-    let ours = |indices: &[lance_table::format::IndexMetadata]| {
-        indices.iter().any(|i| i.name == MEM_WAL_INDEX_NAME)
-    };
-    match operation {
-        Operation::Overwrite { .. } | Operation::Restore { .. } => true,
-        Operation::CreateIndex {
-            new_indices,
-            removed_indices,
-        } => ours(new_indices) || ours(removed_indices),
-        _ => false,
-    }
-}
-
-/// Whether an operation puts rows into the base, or takes rows out, other than by a marked merge.
-pub(super) fn writes_rows(operation: &Operation) -> bool {
-    match operation {
-        Operation::Append { .. } | Operation::Delete { .. } | Operation::Overwrite { .. } => true,
-        Operation::Update {
-            compacted_sstables, ..
-        } => compacted_sstables.is_empty(),
-        _ => false,
     }
 }

@@ -26,6 +26,7 @@ mod history;
 mod indexes;
 mod keys;
 mod known;
+mod lineage;
 mod mapping;
 mod marks;
 mod merge;

@@ -20,8 +20,9 @@ use super::begun::{self, Begun};
 use super::commit::{PROPERTY, acknowledged_by, reset_by};
 use super::error::{Error, Result, is_io};
 use super::generation::{Facts, Generation};
-use super::history::{LOOK_BACK, Past, begins_anew, look_back, settled, whole, writes_rows};
+use super::history::{LOOK_BACK, Past, look_back, settled, whole};
 use super::known::Known;
+use super::lineage::{Lineage, begins_anew, doubling, writes_rows};
 use super::marks::{Made, Marks};
 use super::observation::{Observation, Pending, ShardView, base_facts};
 use super::shard::{self, AT_ONCE, ShardState};
@@ -48,6 +49,8 @@ pub struct Tracker {
     highest: BTreeMap<Uuid, u64>,
     marks: Marks,
     begun: Begun,
+    /// Where the base's rows come from, since a commit that may have begun anew; asked where that is in question.
+    lineage: Option<Lineage>,
     /// Shards whose watermark was once ahead of them.
     ahead: BTreeSet<Uuid>,
     merged_at: BTreeMap<(Uuid, String), Timestamp>,
@@ -112,7 +115,7 @@ impl Tracker {
         let looked = self.look_at_base(table, listing, look).await;
         if matches!(looked, Err(Error::NotMemWal(_))) {
             // Whatever comes next comes to an index that begins anew: its past is looked at then.
-            self.version = None;
+            (self.version, self.lineage) = (None, None);
         }
         let (mut snapshot, mut before) = looked?;
         let base = snapshot.base.clone();
@@ -121,6 +124,7 @@ impl Tracker {
             *highest = (*highest).max(mark);
         }
         if self.look_at_commits(&base, &snapshot.marks).await? {
+            self.lineage = None;
             before = look_back(&base).await?;
         }
         for v in &before.versions {
@@ -133,7 +137,9 @@ impl Tracker {
         self.version = Some(base.version_id());
         let made_again = self.marks.made_again(table, &snapshot, &self.known).await?;
         let older = self.older(table, &snapshot).await?;
-        let anomalies = self.judge(&snapshot, &made_again, &older);
+        let lineage = &mut self.lineage;
+        let doubling = doubling(lineage, &snapshot, &self.highest, &older).await?;
+        let anomalies = self.judge(&snapshot, &made_again, &older, &doubling);
         if self.start_over(&mut snapshot) {
             self.look_closely(table, &snapshot).await;
         }
@@ -317,6 +323,7 @@ impl Tracker {
         snapshot: &Snapshot,
         made_again: &BTreeSet<Uuid>,
         older: &BTreeSet<Uuid>,
+        doubling: &BTreeSet<Uuid>,
     ) -> Vec<Anomaly> {
         let listed = snapshot.shards.iter().filter(|s| !s.merged.is_empty());
         let listed: BTreeSet<Uuid> = listed.map(|s| s.state.shard).collect();
@@ -325,8 +332,12 @@ impl Tracker {
             .retain(|shard| listed.contains(shard) || unread(shard));
         let (mut found, now) = (Vec::new(), Instant::now());
         let mut tell = |kind: AnomalyKind, shard: Option<Uuid>, message: String| {
-            let told = kind == AnomalyKind::WatermarkAhead || !self.acknowledged.contains(&kind);
-            if told {
+            let said = match kind {
+                AnomalyKind::WatermarkAhead => false,
+                AnomalyKind::WentBack if shard.is_some_and(|s| doubling.contains(&s)) => false,
+                kind => self.acknowledged.contains(&kind),
+            };
+            if !said {
                 found.push(Anomaly {
                     kind,
                     shard,
@@ -353,31 +364,22 @@ impl Tracker {
                     false => tell(kind, Some(shard), s.what_is_ahead(keyed)),
                 }
             }
-            if let Some(before) = self
-                .highest
-                .get(&shard)
-                .filter(|before| **before > s.watermark)
-            {
-                if self.acknowledged.contains(&AnomalyKind::WentBack) {
+            let before = self.highest.get(&shard);
+            let went_back = match before.filter(|before| **before > s.watermark) {
+                Some(before) => Some(begun::fell(shard, *before, s.watermark)),
+                None => self
+                    .begun
+                    .version()
+                    .filter(|_| older.contains(&shard))
+                    .map(|version| begun::told(shard, version)),
+            };
+            if let Some(what) = went_back {
+                let doubles = doubling.contains(&shard);
+                if !doubles && self.acknowledged.contains(&AnomalyKind::WentBack) {
                     acknowledged.insert(shard);
                 }
-                tell(
-                    AnomalyKind::WentBack,
-                    Some(shard),
-                    format!(
-                        "generations of shard {shard} were merged through {before}, and the base says {}: it was restored or overwritten; acknowledge WentBack to merge what is listed again",
-                        s.watermark
-                    ),
-                );
-            } else if let Some(version) = self.begun.version().filter(|_| older.contains(&shard)) {
-                if self.acknowledged.contains(&AnomalyKind::WentBack) {
-                    acknowledged.insert(shard);
-                }
-                tell(
-                    AnomalyKind::WentBack,
-                    Some(shard),
-                    begun::told(shard, version),
-                );
+                let message = format!("{what}; {}", begun::remedy(keyed, doubles));
+                tell(AnomalyKind::WentBack, Some(shard), message);
             }
             if let Some(number) = s.doubled() {
                 tell(

@@ -69,7 +69,7 @@ pub async fn mark(t: &Fixture, through: u64) {
 }
 
 /// Restores a version as the newest.
-async fn restore(t: &Fixture, version: u64) {
+pub async fn restore(t: &Fixture, version: u64) {
     let mut old = t.dataset().await.checkout_version(version).await.unwrap();
     old.restore().await.unwrap();
 }

@@ -17,6 +17,7 @@ mod disk;
 mod evolution;
 mod faults;
 mod hostile;
+mod keyless;
 mod mergers;
 mod pauses;
 mod reference;
