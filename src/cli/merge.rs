@@ -105,6 +105,7 @@ impl Args {
             caps: Caps {
                 generations: self.max_generations as usize,
                 bytes: self.max_bytes,
+                commit_bytes: self.budget,
             },
             budget_bytes: self.budget,
             attempt: ATTEMPT,

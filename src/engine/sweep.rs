@@ -30,6 +30,8 @@ pub struct Caps {
     pub generations: usize,
     /// Bytes; a larger generation goes alone.
     pub bytes: u64,
+    /// Bytes that the commit of its rows may take, where the table has stable row ids; a larger generation goes alone.
+    pub commit_bytes: u64,
 }
 
 /// What a run is asked to do.
@@ -217,6 +219,7 @@ impl<'a> Sweep<'a> {
         let caps = Caps {
             generations: self.cap,
             bytes: self.wish.caps.bytes,
+            commit_bytes: self.wish.caps.commit_bytes,
         };
         Lanes::of(seen, goal, stop)
             .take(caps)
@@ -418,7 +421,7 @@ impl<'a> Lanes<'a> {
     /// than the caps goes alone. `None` when nothing is left.
     pub fn take(&mut self, caps: Caps) -> Option<Vec<Taken>> {
         let mut taken: BTreeMap<Uuid, Taken> = BTreeMap::new();
-        let (mut count, mut bytes) = (0, 0u64);
+        let (mut count, mut bytes, mut commit) = (0, 0u64, 0u64);
         let mut full = vec![false; self.lanes.len()];
         while count < caps.generations.max(1) {
             let Some(at) = self.oldest(&full) else { break };
@@ -427,12 +430,13 @@ impl<'a> Lanes<'a> {
                 break;
             };
             let with = bytes.saturating_add(first.bytes.unwrap_or(UNKNOWN_BYTES));
-            if count > 0 && with > caps.bytes {
+            let committed = commit.saturating_add(first.commit_bytes);
+            if count > 0 && (with > caps.bytes || committed > caps.commit_bytes) {
                 full[at] = true;
                 continue;
             }
             lane.rest = rest;
-            (count, bytes) = (count + 1, with);
+            (count, bytes, commit) = (count + 1, with, committed);
             let part = taken.entry(lane.shard).or_insert(Taken {
                 shard: lane.shard,
                 through: 0,

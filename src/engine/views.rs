@@ -10,6 +10,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
+use super::config::REAL_PER_PLANNED;
 use super::look::Seen;
 use crate::plan::{self, Generation, MergedGeneration, PendingGeneration, Reason};
 use crate::table::{self, AnomalyKind};
@@ -69,6 +70,7 @@ fn shard(
             path,
             rows: p.rows,
             bytes: p.bytes,
+            commit_bytes: p.commit_bytes.div_ceil(REAL_PER_PLANNED),
             flushed_at: p.flushed_at,
             first_seen,
         }

@@ -18,6 +18,11 @@ pub fn bytes_of(generation: &PendingGeneration) -> u64 {
     generation.bytes.unwrap_or(UNKNOWN_BYTES)
 }
 
+/// The bytes that a merge of `generation` takes: those of its rows, or those of their commit, which comes after.
+fn cost(generation: &PendingGeneration) -> u64 {
+    bytes_of(generation).max(generation.commit_bytes)
+}
+
 /// The generations of `shard` that can be merged: its pending ones above the watermark, up to (and without) the first
 /// quarantined one and the first whose number is not its own. None of a stopped shard.
 pub fn mergeable(shard: &ShardView) -> &[PendingGeneration] {
@@ -124,7 +129,7 @@ pub fn choose(shards: &[ShardView], caps: Caps, history: &History) -> Option<Chu
     lanes.sort_by_key(|lane| lane.shard.id);
     let (mut generations, mut bytes) = (0u64, 0u64);
     while let Some(lane) = oldest(&mut lanes) {
-        let with = bytes.saturating_add(bytes_of(&lane.rest[0]));
+        let with = bytes.saturating_add(cost(&lane.rest[0]));
         let first = generations == 0;
         if !first {
             let full = generations >= caps.generations;

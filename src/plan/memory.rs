@@ -134,6 +134,7 @@ mod tests {
             path: "00_gen_1".into(),
             rows: None,
             bytes: Some(9),
+            commit_bytes: 0,
             flushed_at: None,
             first_seen: at(0),
         }];

@@ -150,6 +150,8 @@ pub struct PendingGeneration {
     pub rows: Option<u64>,
     /// Bytes that it takes in memory, if known.
     pub bytes: Option<u64>,
+    /// What committing its rows takes once the merge let go of them, in the same bytes; 0 where that is next to nothing.
+    pub commit_bytes: u64,
     /// When it was flushed, by the store's clock, if known.
     pub flushed_at: Option<Timestamp>,
     /// When this process first saw it.

@@ -4,7 +4,6 @@
 //! many rows (Lance scans the fragments outside the index's bitmap by itself). May use: Lance's scanner. Never: rows'
 //! other columns, or writing.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
@@ -22,14 +21,15 @@ use tokio::sync::mpsc;
 use super::error::{Error, Result};
 use super::keys::{KeyCodec, KeySet, Place};
 use super::newest::Live;
+use super::rowids::RowIds;
 
 /// What was found in the base table.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Row addresses to delete: rows whose key the chunk writes again or deletes.
     pub addresses: RoaringTreemap,
-    /// Tables with stable row ids: the id that a live row of the chunk takes over, by its place.
-    pub row_ids: HashMap<(u32, u32), u64>,
+    /// Tables with stable row ids: the ids that live rows of the chunk take over.
+    pub row_ids: RowIds,
 }
 
 /// Rows of a key batch; small keys make small batches.
@@ -235,10 +235,8 @@ impl Search<'_> {
             if let Some(ids) = ids {
                 let Place { generation, offset } = self.set.place(held);
                 if self.live[generation as usize].contains(offset) {
-                    self.found
-                        .row_ids
-                        .entry((generation, offset))
-                        .or_insert(ids.value(row));
+                    let place = Place { generation, offset };
+                    self.found.row_ids.add(place, self.live, ids.value(row));
                 }
             }
         }

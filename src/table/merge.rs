@@ -23,9 +23,10 @@ use super::generation::{Facts, Generation, Rows};
 use super::keys::KeyCodec;
 use super::known::Known;
 use super::newest::{Estimate, Live, Part, Reading, Source, choose, estimate, newest_first, open};
+use super::rowids::RowIds;
 use super::snapshot::{Chunk, Listing, Snapshot};
 use super::steps::reach;
-use super::write::{self, Batches, keep_row_ids};
+use super::write::{self, Batches};
 
 /// A merge's bounds.
 #[derive(Debug, Clone, Copy)]
@@ -224,7 +225,11 @@ impl<'a> Work<'a> {
         let order = by_age.into_iter().map(|at| last - at).collect();
         facts.reverse();
         let estimate = estimate(facts.iter().map(|(g, f)| (g, f.as_ref())));
-        let reading = Reading::of(estimate, limits.budget_bytes);
+        let budget = match base.manifest().uses_stable_row_ids() {
+            true => RowIds::leave(limits.budget_bytes, estimate.rows),
+            false => limits.budget_bytes,
+        };
+        let reading = Reading::of(estimate, budget);
         Ok(Self {
             table,
             base,
@@ -235,7 +240,7 @@ impl<'a> Work<'a> {
             acknowledged: known.acknowledged(chunk.marks().map(|(shard, _)| shard)),
             estimate,
             reading,
-            budget: limits.budget_bytes,
+            budget,
         })
     }
 
@@ -254,7 +259,7 @@ impl<'a> Work<'a> {
         reach("merge.read").await;
         merged.took[0] = begun.elapsed();
         let begun = Instant::now();
-        let (live, found) = if self.keys.is_empty() {
+        let (live, mut found) = if self.keys.is_empty() {
             (vec![], Found::default())
         } else {
             self.choose(&sources, ahead).await?
@@ -263,8 +268,9 @@ impl<'a> Work<'a> {
         merged.took[1] = begun.elapsed();
         merged.rows_deleted = found.addresses.len();
         let begun = Instant::now();
+        let row_ids = std::mem::take(&mut found.row_ids);
         let (new, deletions) = futures::future::join(
-            self.write(Arc::new(sources), live, &found),
+            self.write(Arc::new(sources), live, row_ids),
             write::deletions(&self.base, &found.addresses),
         )
         .await;
@@ -346,7 +352,7 @@ impl<'a> Work<'a> {
         &self,
         sources: Arc<Vec<Source>>,
         live: Live,
-        found: &Found,
+        row_ids: RowIds,
     ) -> Result<Vec<lance_table::format::Fragment>> {
         if self.keys.is_empty() {
             return write::fragments(&self.base, rows_of(sources, None), self.budget).await;
@@ -357,33 +363,23 @@ impl<'a> Work<'a> {
             }
             return write::fragments(&self.base, rows_of(sources, Some(live)), self.budget).await;
         }
-        let mut updating: Live = vec![RoaringBitmap::new(); live.len()];
-        for (generation, offset) in found.row_ids.keys() {
-            updating[*generation as usize].insert(*offset);
-        }
+        let updating = row_ids.rows(live.len());
         let fresh: Live = live
             .iter()
             .zip(&updating)
             .map(|(live, updating)| live - updating)
             .collect();
-        let mut ids = Vec::with_capacity(found.row_ids.len());
-        for (generation, offsets) in updating.iter().enumerate().rev() {
-            ids.extend(
-                offsets
-                    .iter()
-                    .filter_map(|offset| found.row_ids.get(&(generation as u32, offset))),
-            );
-        }
+        drop(live);
         let mut new = vec![];
-        if !ids.is_empty() {
-            new = write::fragments(
-                &self.base,
-                rows_of(sources.clone(), Some(updating)),
-                self.budget,
-            )
-            .await?;
-            keep_row_ids(&mut new, &ids)?;
+        if !updating.iter().all(RoaringBitmap::is_empty) {
+            let rows = rows_of(sources.clone(), Some(updating));
+            new = write::fragments(&self.base, rows, self.budget).await?;
+            if let Err(e) = row_ids.keep(&mut new) {
+                write::remove(&self.base, &new, &[]).await;
+                return Err(e);
+            }
         }
+        drop(row_ids);
         if !fresh.iter().all(RoaringBitmap::is_empty) {
             match write::fragments(&self.base, rows_of(sources, Some(fresh)), self.budget).await {
                 Ok(fragments) => new.extend(fragments),

@@ -36,6 +36,7 @@ mod observe;
 mod read;
 mod reclaim;
 mod reset;
+mod rowids;
 mod shard;
 mod slices;
 mod snapshot;

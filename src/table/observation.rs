@@ -21,6 +21,9 @@ pub struct Pending {
     pub rows: Option<u64>,
     /// Its bytes in memory as its writer counted them, else those of its data files; `None` where nobody has looked yet.
     pub bytes: Option<u64>,
+    /// Bytes that the commit of a merge takes for its rows, after the merge itself let go of what it held; 0 where that is
+    /// next to nothing, or nobody has looked yet.
+    pub commit_bytes: u64,
     /// When it was flushed, by the store's clock; `None` where nobody has looked yet.
     pub flushed_at: Option<Timestamp>,
 }
@@ -59,6 +62,18 @@ pub struct BaseFacts {
 
 /// A fragment with fewer live rows counts as small in [`BaseFacts`].
 pub const SMALL_ROWS: u64 = 1 << 18;
+
+/// What Lance holds of a row while it commits to a table with stable row ids: it looks up where each came from in two maps,
+/// which are largest as they have just grown.
+const COMMIT_BYTES: u64 = 112;
+
+/// What a commit holds of so many rows.
+pub(crate) fn commit_bytes(base: &Dataset, rows: Option<u64>) -> u64 {
+    match base.manifest().uses_stable_row_ids() {
+        true => rows.unwrap_or(0).saturating_mul(COMMIT_BYTES),
+        false => 0,
+    }
+}
 
 /// What was seen of a table at one time.
 #[derive(Debug, Clone)]

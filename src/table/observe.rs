@@ -24,7 +24,7 @@ use super::history::{LOOK_BACK, Past, look_back, settled, whole};
 use super::known::Known;
 use super::lineage::{Lineage, begins_anew, doubling, writes_rows};
 use super::marks::{Made, Marks};
-use super::observation::{Observation, Pending, ShardView, base_facts};
+use super::observation::{Observation, Pending, ShardView, base_facts, commit_bytes};
 use super::shard::{self, AT_ONCE, ShardState};
 use super::snapshot::{Listing, ShardPending, Snapshot, misnamed};
 use super::told::Told;
@@ -497,7 +497,10 @@ impl Tracker {
             writer_epoch: s.state.manifest.writer_epoch,
             current_generation: s.state.manifest.current_generation,
             watermark: s.watermark,
-            pending: s.pending.iter().map(|g| self.pending_of(g)).collect(),
+            pending: {
+                let of = |g| self.pending_of(&snapshot.base, g);
+                s.pending.iter().map(of).collect()
+            },
             merged: s
                 .merged
                 .iter()
@@ -521,11 +524,13 @@ impl Tracker {
         }
     }
 
-    fn pending_of(&self, generation: &Generation) -> Pending {
+    fn pending_of(&self, base: &Dataset, generation: &Generation) -> Pending {
         let facts = self.known.get(generation);
         let of = |f: fn(&Facts) -> u64| facts.as_deref().map(f);
+        let rows = generation.rows.or(of(|f| f.physical_rows));
         Pending {
-            rows: generation.rows.or(of(|f| f.physical_rows)),
+            rows,
+            commit_bytes: commit_bytes(base, rows),
             bytes: generation.bytes.or(of(|f| f.data_bytes)),
             flushed_at: facts.as_deref().map(|f| f.flushed_at),
             generation: generation.clone(),

@@ -1,8 +1,8 @@
 //! A merge's rows as new, uncommitted fragments, and the deletion files of the base rows that they replace.
 //!
 //! Lives here: writing a stream of rows so that no file holds more distinct values of a dictionary column than its key
-//! type numbers (such a file is written without an error and cannot be read again), reading such columns back, row ids
-//! that updated rows keep, and removing files of an attempt that lost. May use: Lance's writers. Never: a commit.
+//! type numbers (such a file is written without an error and cannot be read again), reading such columns back, and removing
+//! files of an attempt that lost. May use: Lance's writers. Never: a commit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -20,9 +20,8 @@ use lance::Dataset;
 use lance::dataset::transaction::Operation;
 use lance::dataset::{InsertBuilder, WriteMode, WriteParams};
 use lance_file::writer::FileWriterOptions;
-use lance_table::format::{Fragment, RowIdMeta};
+use lance_table::format::Fragment;
 use lance_table::io::deletion::deletion_file_path;
-use lance_table::rowids::{RowIdSequence, rechunk_sequences, write_row_ids};
 use object_store::ObjectStoreExt as _;
 use roaring::RoaringTreemap;
 use tokio::sync::Mutex;
@@ -357,20 +356,6 @@ async fn scan_dictionaries(
     scan.with_fragments(numbered).batch_size(8192);
     let mut rows = scan.try_into_stream().await?;
     while rows.try_next().await?.is_some() {}
-    Ok(())
-}
-
-/// Gives the rows of new fragments, in their order, the stable row ids `ids`.
-pub(crate) fn keep_row_ids(new: &mut [Fragment], ids: &[u64]) -> Result<()> {
-    let sizes = new
-        .iter()
-        .map(|f| f.physical_rows.unwrap_or(0) as u64)
-        .collect::<Vec<_>>();
-    let sequences = rechunk_sequences([RowIdSequence::from(ids)], sizes, true)
-        .map_err(|e| Error::Bug(format!("row ids do not fit the rows written: {e}")))?;
-    for (fragment, sequence) in new.iter_mut().zip(sequences) {
-        fragment.row_id_meta = Some(RowIdMeta::Inline(write_row_ids(&sequence).into()));
-    }
     Ok(())
 }
 

@@ -58,6 +58,29 @@ async fn a_merge_says_what_it_did_and_a_second_one_touches_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn pending_rows_whose_commit_exceeds_the_budget_are_merged_in_several_commits() {
+    for (stable_row_ids, commits) in [(false, 1), (true, 2)] {
+        let mut t = Fixture::create(Spec {
+            stable_row_ids,
+            ..Default::default()
+        })
+        .await;
+        for round in 0..4 {
+            let rows: Vec<_> = (0..1000).map(|k| (k, round)).collect();
+            t.put(&rows).await;
+            t.flush().await;
+        }
+        t.close().await;
+        let args = [
+            "merge", "--table", &t.uri, "--budget", "256Ki", "-o", "json",
+        ];
+        let done = expect(0, &args).json();
+        assert_eq!(done["merged"]["commits"], commits);
+        assert_eq!(t.verdict().await, Default::default());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dry_run_touches_nothing() {
     let t = pending().await;
     let before = tree(t.path());

@@ -3,6 +3,7 @@
 //! Lives here: a process that stops at a named step, its death there, and the same command once more. May use: the steps'
 //! names. Never: a step that is passed over in silence; one that is not reached fails.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use freshet::table::steps;
@@ -11,9 +12,10 @@ use crate::fixtures::{Fixture, Spec};
 use crate::process::{expect, generations, start};
 
 /// Two shards, four rounds: keys that are written, rewritten, deleted, and written again.
-async fn busy() -> Fixture {
+async fn busy(stable_row_ids: bool) -> Fixture {
     let mut t = Fixture::create(Spec {
         shards: 2,
+        stable_row_ids,
         ..Default::default()
     })
     .await;
@@ -44,9 +46,17 @@ fn killed_at(step: &str, args: &[&str], dir: &Path) {
     assert_eq!(process.code(), None);
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_merge_that_is_killed_at_any_step_loses_doubles_and_resurrects_nothing() {
-    let whole = busy().await;
+/// Ids of the base's rows, of which no two have the same.
+async fn row_ids(t: &Fixture) -> BTreeMap<String, u64> {
+    let ids = t.lineage("_rowid").await;
+    let distinct: BTreeSet<u64> = ids.values().copied().collect();
+    assert_eq!(distinct.len(), ids.len());
+    ids
+}
+
+/// Kills merges of copies of a table, each at another step, and merges them to their end.
+async fn merges_are_killed(whole: &Fixture) {
+    let before = row_ids(whole).await;
     let dir = tempfile::tempdir().unwrap();
     let at_risk = steps::ALL
         .iter()
@@ -68,12 +78,31 @@ async fn a_merge_that_is_killed_at_any_step_loses_doubles_and_resurrects_nothing
         let seen = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
         assert_eq!(seen["pending"]["generations"], 0, "killed at {step}");
         assert_eq!(seen["shards"][0]["listed"], 0, "killed at {step}");
+        if !whole.spec.stable_row_ids {
+            continue;
+        }
+        let after = row_ids(&t).await;
+        // Of the base's 100 rows four are gone for good, and three were deleted and written again.
+        let same = before
+            .iter()
+            .filter(|(key, id)| after.get(*key) == Some(id));
+        assert!(same.count() >= 93, "killed at {step}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_is_killed_at_any_step_loses_doubles_and_resurrects_nothing() {
+    merges_are_killed(&busy(false).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_merge_that_is_killed_at_any_step_leaves_updated_rows_their_stable_ids() {
+    merges_are_killed(&busy(true).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledged_shard_that_is_killed_at_any_step_of_it_loses_nothing() {
-    let mut whole = busy().await;
+    let mut whole = busy(false).await;
     expect(0, &["merge", "--table", &whole.uri]);
     std::fs::remove_dir_all(whole.path().join("_mem_wal")).unwrap();
     for round in 1..=6u64 {
@@ -116,7 +145,7 @@ fn manifest(dir: &Path, uri: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_engine_that_is_killed_at_any_step_goes_on_where_it_was() {
-    let whole = busy().await;
+    let whole = busy(true).await;
     // Shard manifests are pruned when they are a day old: no test waits for that here.
     let at_risk = steps::ALL.iter().filter(|s| **s != "reclaim.prune");
     let at_risk = at_risk.filter(|s| s.starts_with("reclaim.") || s.starts_with("compact."));

@@ -5,8 +5,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use arrow_array::cast::AsArray;
-use arrow_array::types::UInt64Type;
 use datafusion::common::{Column, ScalarValue};
 use datafusion::logical_expr::{Expr, lit};
 use futures::TryStreamExt;
@@ -100,22 +98,6 @@ async fn indexes_agree(t: &Fixture, keys: &[u64]) {
     }
 }
 
-/// Row ids by key.
-async fn row_ids(t: &Fixture) -> BTreeMap<String, u64> {
-    let keys: Vec<&str> = t.spec.shape.keys.iter().map(|k| k.0.as_str()).collect();
-    let dataset = t.dataset().await;
-    let mut scan = dataset.scan();
-    scan.project(&keys).unwrap().with_row_id();
-    let batch = scan.try_into_batch().await.unwrap();
-    let at: Vec<usize> = (0..keys.len()).collect();
-    let names = canonical(&batch.project(&at).unwrap());
-    let ids = batch["_rowid"]
-        .as_primitive::<UInt64Type>()
-        .values()
-        .to_vec();
-    names.into_iter().zip(ids).collect()
-}
-
 /// A table with a random history: some base rows deleted, then generations of puts, deletes and both.
 async fn table(spec: Spec, tree: Tree, dice: &mut StdRng) -> Fixture {
     let keys = spec.shape.limit().min(60);
@@ -194,7 +176,7 @@ async fn compare(t: &Fixture, dice: &mut StdRng) {
     for budget in [64 << 20, 2 << 10] {
         let ours = t.copy();
         let before = match keyed {
-            true => row_ids(&ours).await,
+            true => ours.lineage("_rowid").await,
             false => BTreeMap::new(),
         };
         let most = dice.random_range(1..6);
@@ -215,7 +197,7 @@ async fn compare(t: &Fixture, dice: &mut StdRng) {
             indexes_agree(&ours, &keys).await;
         }
         if t.spec.stable_row_ids {
-            let after = row_ids(&ours).await;
+            let after = ours.lineage("_rowid").await;
             let distinct: BTreeSet<u64> = after.values().copied().collect();
             assert_eq!(distinct.len(), after.len(), "two rows with one id");
             for (key, id) in &after {

@@ -18,6 +18,7 @@ mod evolution;
 mod faults;
 mod hostile;
 mod keyless;
+mod lineage;
 mod mergers;
 mod pauses;
 mod reference;

@@ -33,6 +33,7 @@ pub fn generation(number: u64, bytes: u64, flushed: i64) -> PendingGeneration {
         path: format!("abcdef01_gen_{number}").into(),
         rows: Some(100),
         bytes: Some(bytes),
+        commit_bytes: 0,
         flushed_at: Some(at(flushed)),
         first_seen: at(flushed),
     }

@@ -139,6 +139,19 @@ fn a_generation_over_the_bytes_cap_goes_alone() {
 }
 
 #[test]
+fn rows_whose_commit_takes_more_than_they_do_themselves_are_cut_by_it() {
+    let mut pending = run(4, MIB, -9);
+    for generation in &mut pending {
+        generation.commit_bytes = 100 * MIB;
+    }
+    let mut view = requested(table("alder", "maze", vec![shard(1, pending)]));
+    view.policy.max_bytes_per_merge = 256 * MIB;
+    let made = plan(&[view], &budgets(), at(0));
+    assert_eq!(chunk_of(&made), (vec![(1, 2, 2)], true));
+    assert_eq!(made.start[0].bytes, 200 * MIB);
+}
+
+#[test]
 fn unknown_bytes_count_as_a_quarter_of_the_largest_memtable() {
     let mut pending = run(9, 0, -20);
     pending.iter_mut().for_each(|g| g.bytes = None);
