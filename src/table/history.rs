@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;
+use lance::dataset::transaction::Transaction;
 use object_store::ObjectStoreExt as _;
 use uuid::Uuid;
 
@@ -88,23 +89,78 @@ pub(crate) async fn retained(base: &Dataset, versions: Range<u64>) -> Result<Vec
 
 /// One version; `None` where it is gone or broken.
 pub(crate) async fn marks_of(base: &Dataset, version: u64) -> Result<Option<Version>> {
+    match opened(base, version).await? {
+        Some(old) => Version::of(&old).await.map(Some),
+        None => Ok(None),
+    }
+}
+
+/// One version and the commit that made it, each `None` where it is gone or broken.
+pub(crate) async fn look_at(
+    base: &Dataset,
+    version: u64,
+) -> Result<(Option<Version>, Option<Transaction>)> {
+    let Some(old) = opened(base, version).await? else {
+        return Ok((None, None));
+    };
+    let (says, made) = futures::try_join!(Version::of(&old), commit_of(&old))?;
+    Ok((Some(says), made))
+}
+
+async fn opened(base: &Dataset, version: u64) -> Result<Option<Dataset>> {
+    if version == base.version_id() {
+        return Ok(Some(base.clone()));
+    }
     // Lance panics on some broken manifests.
-    let old = match AssertUnwindSafe(base.checkout_version(version))
+    match AssertUnwindSafe(base.checkout_version(version))
         .catch_unwind()
         .await
     {
-        Ok(Ok(old)) => old,
+        Ok(Ok(old)) => Ok(Some(old)),
         Ok(Err(e)) if is_io(&e) && whole(base, version).await? => {
-            return Err(Error::lance("look at an older version", e));
+            Err(Error::lance("look at an older version", e))
         }
-        Ok(Err(_)) | Err(_) => return Ok(None),
-    };
-    let details = details(&old).await?;
-    Ok(Some(Version {
-        made: Made::of(&old),
-        indexed: details.is_some(),
-        marks: details.as_ref().map(watermarks).unwrap_or_default(),
-    }))
+        Ok(Err(_)) | Err(_) => Ok(None),
+    }
+}
+
+impl Version {
+    async fn of(old: &Dataset) -> Result<Self> {
+        let details = details(old).await?;
+        Ok(Self {
+            made: Made::of(old),
+            indexed: details.is_some(),
+            marks: details.as_ref().map(watermarks).unwrap_or_default(),
+        })
+    }
+}
+
+/// The commit that made this version, out of the store.
+async fn commit_of(old: &Dataset) -> Result<Option<Transaction>> {
+    let version = old.version_id();
+    let read = AssertUnwindSafe(old.read_transaction_by_version(version));
+    match read.catch_unwind().await {
+        Ok(Ok(made)) => Ok(made),
+        Ok(Err(e)) if is_io(&e) && whole(old, version).await? => {
+            Err(Error::lance("look at who made a version", e))
+        }
+        Ok(Err(_)) | Err(_) => Ok(None),
+    }
+}
+
+/// Looks at versions up to `base`, ascending, some at a time.
+pub(crate) async fn unseen(
+    base: &Dataset,
+    versions: Range<u64>,
+) -> Result<Vec<(u64, Option<Version>, Option<Transaction>)>> {
+    stream::iter(versions)
+        .map(|version| async move {
+            let (says, made) = look_at(base, version).await?;
+            Ok((version, says, made))
+        })
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 /// Per shard, the newest version whose commit acknowledged that it went back; and whether every one could be read.

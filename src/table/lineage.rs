@@ -5,17 +5,15 @@
 //! a guess where a commit cannot be read, or a judgement (`observe`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::AssertUnwindSafe;
 
-use futures::FutureExt;
 use lance::Dataset;
-use lance::dataset::transaction::{Operation, Transaction};
+use lance::dataset::transaction::Operation;
 use lance_index::mem_wal::MEM_WAL_INDEX_NAME;
 use uuid::Uuid;
 
 use super::base::key_fields;
-use super::error::{Error, Result, is_io};
-use super::history::{LOOK_BACK, marks_of, whole};
+use super::error::Result;
+use super::history::{LOOK_BACK, look_at, marks_of};
 use super::snapshot::Snapshot;
 
 /// What a base version's rows come from.
@@ -40,13 +38,10 @@ impl Lineage {
         let mut found = Self::default();
         let mut version = base.version_id();
         for _ in 0..LOOK_BACK {
-            let Some(at) = marks_of(base, version).await? else {
+            let (Some(at), Some(made)) = look_at(base, version).await? else {
                 return Ok(found);
             };
             raise(&mut found.marks, at.marks);
-            let Some(made) = commit_of(base, version).await? else {
-                return Ok(found);
-            };
             let before = version.saturating_sub(1);
             match made.operation {
                 Operation::Overwrite { .. } => {
@@ -122,18 +117,6 @@ fn raise(marks: &mut BTreeMap<Uuid, u64>, with: BTreeMap<Uuid, u64>) {
     for (shard, mark) in with {
         let held = marks.entry(shard).or_default();
         *held = mark.max(*held);
-    }
-}
-
-/// The commit that made a version; `None` where it is gone or broken.
-async fn commit_of(base: &Dataset, version: u64) -> Result<Option<Transaction>> {
-    let read = AssertUnwindSafe(base.read_transaction_by_version(version));
-    match read.catch_unwind().await {
-        Ok(Ok(made)) => Ok(made),
-        Ok(Err(e)) if is_io(&e) && whole(base, version).await? => {
-            Err(Error::lance("look at who made a version", e))
-        }
-        Ok(Err(_)) | Err(_) => Ok(None),
     }
 }
 

@@ -18,9 +18,9 @@ use super::anomaly::{Anomaly, AnomalyKind};
 use super::base::{Table, key_fields, same_version};
 use super::begun::{self, Begun};
 use super::commit::{PROPERTY, acknowledged_by, reset_by};
-use super::error::{Error, Result, is_io};
+use super::error::{Error, Result};
 use super::generation::{Facts, Generation};
-use super::history::{LOOK_BACK, Past, look_back, settled, whole};
+use super::history::{LOOK_BACK, Past, Version, look_back, settled, unseen};
 use super::known::Known;
 use super::lineage::{Lineage, begins_anew, doubling, writes_rows};
 use super::marks::{Made, Marks};
@@ -123,9 +123,12 @@ impl Tracker {
             let highest = self.highest.entry(shard).or_default();
             *highest = (*highest).max(mark);
         }
-        if self.look_at_commits(&base, &snapshot.marks).await? {
-            self.lineage = None;
-            before = look_back(&base).await?;
+        match self.look_at_commits(&base).await? {
+            Some(said) => before.versions.extend(said),
+            None => {
+                self.lineage = None;
+                before = look_back(&base).await?;
+            }
         }
         for v in &before.versions {
             self.marks.saw(v.made, &v.marks);
@@ -213,35 +216,23 @@ impl Tracker {
         Ok((snapshot, before?))
     }
 
-    /// Who made the base versions since the last look: one request for each that is not ours, a few at most, save where one
-    /// of them may have settled what is not as it should be. Whether the MemWAL index may have begun anew among them.
-    async fn look_at_commits(
-        &mut self,
-        base: &Dataset,
-        marks: &BTreeMap<Uuid, u64>,
-    ) -> Result<bool> {
-        let back = |(shard, before): (&Uuid, &u64)| marks.get(shard).is_none_or(|m| m < before);
-        let at_most = match self.ahead.is_empty() && !self.highest.iter().any(back) {
-            true => 8,
-            false => LOOK_BACK,
-        };
+    /// What the base versions since the last look say, and who made them, as far back as is ever looked; `None` where the
+    /// MemWAL index may have begun anew among them.
+    async fn look_at_commits(&mut self, base: &Dataset) -> Result<Option<Vec<Version>>> {
         let now = base.version_id();
         let Some(before) = self.version else {
-            return Ok(false);
+            return Ok(Some(vec![]));
         };
         // A lower version is another table's: it was made again. Versions that nobody looks at may say anything.
-        let mut anew = now < before || now - before > at_most;
-        for version in before.max(now.saturating_sub(at_most)).saturating_add(1)..=now {
-            let t = match base.read_transaction_by_version(version).await {
-                Ok(Some(t)) => t,
-                Err(e) if is_io(&e) && whole(base, version).await? => {
-                    return Err(Error::lance("look at who made a version", e));
-                }
+        let mut anew = now < before || now - before > LOOK_BACK;
+        let from = before.max(now.saturating_sub(LOOK_BACK)).saturating_add(1);
+        let mut said = vec![];
+        for (version, says, made) in unseen(base, from..now.saturating_add(1)).await? {
+            said.extend(says);
+            let Some(t) = made else {
                 // It is gone or broken, and might have been any.
-                Ok(None) | Err(_) => {
-                    anew = true;
-                    continue;
-                }
+                anew = true;
+                continue;
             };
             let ours = t
                 .transaction_properties
@@ -253,7 +244,7 @@ impl Tracker {
             anew |= begins_anew(&t.operation);
             self.forget(&t);
         }
-        Ok(anew)
+        Ok((!anew).then_some(said))
     }
 
     /// The shards with pending generations that are older than the MemWAL index, and of which nobody said that it is right.

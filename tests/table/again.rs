@@ -14,7 +14,7 @@ use lance::dataset::mem_wal::DatasetMemWalExt;
 use lance::index::DatasetIndexExt;
 use uuid::Uuid;
 
-use crate::anomalies::{kinds, mark};
+use crate::anomalies::{kinds, mark, more_versions};
 use crate::disk::Tree;
 use crate::fixtures::{Fixture, Shape, Spec, copy_dir, shard};
 use crate::mergers::Merger;
@@ -66,6 +66,24 @@ async fn a_shard_that_came_past_its_mark_between_two_looks_is_named() {
     assert_eq!(kinds(&mut m).await, []);
     make_again(&mut t, 4).await;
     assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
+}
+
+#[tokio::test]
+async fn a_shard_made_again_after_merges_that_nobody_saw_is_named_however_many_versions_follow() {
+    for versions in [1, 20] {
+        let mut t = merged().await;
+        let mut m = Merger::open(&t.uri).await;
+        assert_eq!(kinds(&mut m).await, []);
+        for n in 3..=4 {
+            t.put(&[(n, 1)]).await;
+            t.flush().await;
+        }
+        Merger::open(&t.uri).await.merge_all(1).await;
+        // What it lists at the mark was flushed after the base said so, and before the version that is looked at.
+        make_again(&mut t, 4).await;
+        more_versions(&t, versions).await;
+        assert_eq!(kinds(&mut m).await, [WatermarkAhead]);
+    }
 }
 
 #[tokio::test]

@@ -74,6 +74,18 @@ pub async fn restore(t: &Fixture, version: u64) {
     old.restore().await.unwrap();
 }
 
+/// Makes versions that change no row.
+pub async fn more_versions(t: &Fixture, count: usize) {
+    let mut dataset = t.dataset().await;
+    for n in 0..count {
+        let note = n.to_string();
+        dataset
+            .update_config([("note", note.as_str())])
+            .await
+            .unwrap();
+    }
+}
+
 async fn overwrite(t: &mut Fixture) {
     let rows = RecordBatchIterator::new(
         vec![Ok(t.spec.shape.batch(&[(1, 0)]))],
@@ -218,6 +230,20 @@ async fn generations_from_before_an_overwrite_are_not_merged_over_it_until_someb
     expected.rows = [(1, 1), (2, 2), (7, 7), (300, 1), (301, 2)].into();
     let verdict = t.rows().await.against(&expected, &t.spec.shape);
     assert_eq!(verdict, Default::default());
+}
+
+#[tokio::test]
+async fn an_overwrite_among_many_versions_between_two_looks_is_found() {
+    let mut t = two_generations().await;
+    let mut running = Merger::open(&t.uri).await;
+    assert_eq!(kinds(&mut running).await, []);
+    t.close().await;
+    more_versions(&t, 10).await;
+    assert_eq!(kinds(&mut running).await, []);
+    more_versions(&t, 10).await;
+    overwrite(&mut t).await;
+    more_versions(&t, 10).await;
+    assert!(kinds(&mut running).await.contains(&WentBack));
 }
 
 #[tokio::test]

@@ -76,6 +76,36 @@ async fn an_idle_table_costs_no_write_and_its_upkeep_no_request() {
 }
 
 #[tokio::test]
+async fn versions_that_others_made_between_two_looks_cost_a_few_requests_each_and_no_look_at_the_past()
+ {
+    let t = Fixture::create(Spec::default()).await;
+    let mut dataset = t.dataset().await;
+    let mut make = async |count: usize| {
+        for n in 0..count {
+            let note = n.to_string();
+            dataset
+                .update_config([("note", note.as_str())])
+                .await
+                .unwrap();
+        }
+    };
+    make(60).await;
+    let (config, counts) = counting();
+    let mut desk = Desk::with(&t.uri, config).await;
+    let mut reads = [0; 4];
+    for (read, versions) in reads.iter_mut().zip([0, 1, 5, 20]) {
+        make(versions).await;
+        counts.take();
+        desk.observe().await;
+        *read = counts.take().0;
+    }
+    let [_, one, five, twenty] = reads;
+    let each = (five - one) / 4;
+    assert!((1..=3).contains(&each), "{reads:?}");
+    assert!(twenty <= five + 15 * each, "{reads:?}");
+}
+
+#[tokio::test]
 async fn a_merged_generation_that_is_still_listed_costs_one_request_on_the_first_look_and_none_later()
  {
     let mut t = Fixture::create(Spec::default()).await;
