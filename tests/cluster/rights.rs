@@ -39,7 +39,8 @@ pub fn granted(roles: &[Value]) -> BTreeSet<Right> {
     all
 }
 
-/// What an account asked of the API server, and what of it was refused.
+/// What an account asked of the API server, and what of it was refused for good: an API server that has just come back has
+/// not read all roles yet, and grants a little later what it refused.
 pub fn asked(cluster: &Cluster, account: &str) -> (BTreeSet<Right>, Vec<Value>) {
     let requests = cluster.requests();
     let of = |r: &&Value| r["user"]["username"] == account && !r["objectRef"].is_null();
@@ -52,8 +53,13 @@ pub fn asked(cluster: &Cluster, account: &str) -> (BTreeSet<Right>, Vec<Value>) 
             None => word(&at["resource"]),
         };
         used.insert((word(&at["apiGroup"]), resource, word(&request["verb"])));
-        if request["responseStatus"]["code"] == 403 {
-            refused.push(request.clone());
+        let parts = ["apiGroup", "resource", "subresource", "namespace", "name"];
+        let same = |r: &Value| {
+            r["verb"] == request["verb"] && parts.iter().all(|p| r["objectRef"][p] == at[p])
+        };
+        match request["responseStatus"]["code"] == 403 {
+            true => refused.push(request.clone()),
+            false => refused.retain(|r| !same(r)),
         }
     }
     (used, refused)
