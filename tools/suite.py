@@ -197,7 +197,7 @@ class Suite:
             out.fail("chart: helm does not build", tail(text))
             return out
         try:
-            python = self.venv("chart", "requirements.txt", "chart")
+            python = self.venv("chart")
         except RuntimeError as e:
             out.fail("chart: environment", str(e))
             return out
@@ -284,26 +284,13 @@ class Suite:
 
     def pythons(self) -> tuple[Path, Path]:
         """The Python of the tests with pylance, and that of lance-context: they pin different Lances."""
-        return self.venv("clients", "requirements.txt"), self.venv("lance-context", "requirements-lance-context.txt")
+        return self.venv("clients"), self.venv("lance-context")
 
-    def venv(self, name: str, requirements: str, world: str = "clients") -> Path:
-        """A Python of its own, made once for each content of its requirements file."""
-        file = ROOT / "tests" / world / requirements
-        key = hashlib.sha256(file.read_bytes() + sys.version.encode()).hexdigest()[:12]
-        home = CACHE / "venvs" / f"{name}-{key}"
-        python = home / "bin" / "python"
-        if (home / "READY").exists():
-            return python
-        say(f"{world:<12} making the Python environment {name} (once)")
-        for command in (
-            ["python3", "-m", "venv", "--clear", str(home)],
-            [str(python), "-m", "pip", "install", "--disable-pip-version-check", "-q", "-r", str(file)],
-        ):
-            code, text = self.run(f"venv-{name}", command)
-            if code:
-                raise RuntimeError(tail(text))
-        (home / "READY").touch()
-        return python
+    def venv(self, name: str) -> Path:
+        code, text = self.run(f"venv-{name}", ["python3", "tools/venvs.py", name])
+        if code:
+            raise RuntimeError(tail(text))
+        return Path(text.splitlines()[-1])
 
 
 def own_the_build():

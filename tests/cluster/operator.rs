@@ -10,14 +10,19 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use crate::fixtures::{Fixture, Spec};
+use crate::pods::Writers;
 use crate::release::{CONTROLLER, HOME, KEYS, Release, pod, process, sum, until};
 use crate::rights;
 use crate::servers::MARK;
+use crate::storms;
 use crate::writing::{Writing, round};
 
 const PLUMS: (&str, &str) = ("orchard", "plums");
 const PEARS: (&str, &str) = ("orchard", "pears");
+const FERNS: (&str, &str) = ("meadow", "ferns");
 const KELP: (&str, &str) = ("meadow", "kelp");
+/// Flushes of each writer in a Pod: they write until the storms are over.
+const ROUNDS: u64 = 500;
 /// Flushes while a table is suspended.
 const MANY: u64 = 16;
 
@@ -47,8 +52,20 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     columns(&release);
 
     let mut writers = [Writing::start(plums, 100), Writing::start(pears, 100)];
+    step("writers in Pods");
+    let ferns = Writers::start(&release, FERNS, ROUNDS);
+    release.experiment(FERNS.0, FERNS.1, json!({ "freshness": { "target": "4s" } }));
+    release.wait(FERNS, "condition=Ready");
     step("the leader is killed");
     the_leader_is_killed(&mut release, &mut writers).await;
+    step("the leader is evicted");
+    storms::the_leader_is_evicted(&mut release);
+    goes_on(&release, &mut writers).await;
+    release.ready();
+    step("the leader outgrows its limit");
+    storms::the_leader_outgrows_its_limit(&mut release);
+    goes_on(&release, &mut writers).await;
+    release.ready();
     step("the operator is upgraded");
     the_operator_is_upgraded(&mut release, &mut writers).await;
     step("the API server goes and comes back");
@@ -58,6 +75,10 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     let (mut plums, mut pears) = (plums.end().await, pears.end().await);
     judge(&release, PLUMS.1, &plums).await;
     judge(&release, PEARS.1, &pears).await;
+    let truth = ferns.end(&release);
+    until(FERNS.1, || (release.pending(FERNS.1) == 0).then_some(()));
+    ferns.judge(&truth);
+    release.wait(FERNS, "condition=Fresh");
 
     step("suspend and resume");
     suspend_and_resume(&release, &mut pears).await;
@@ -136,6 +157,7 @@ async fn become_fresh(release: &Release) -> [Fixture; 3] {
 
 fn columns(release: &Release) {
     release.wait_field(PLUMS, ".status.backlog.pendingGenerations", "0");
+    release.wait_for(PLUMS, "Ready", "True", "Fresh");
     let row = |more: &[&str]| {
         let args = [&["get", "exp", "plums", "-n", "orchard"], more].concat();
         let said = release.cluster.kubectl_ok(&args);
@@ -294,7 +316,7 @@ fn settled(release: &Release, (namespace, name): (&str, &str)) {
 }
 
 async fn nothing_is_written_while_nothing_happens(release: &Release) {
-    for exp in [PLUMS, PEARS, KELP] {
+    for exp in [PLUMS, PEARS, KELP, FERNS] {
         settled(release, exp);
     }
     let leader = release.leader();

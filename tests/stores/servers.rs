@@ -93,11 +93,17 @@ impl Guarded {
     }
 }
 
-impl Drop for Guarded {
-    fn drop(&mut self) {
+impl Guarded {
+    fn end(&mut self) {
         // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
@@ -135,7 +141,9 @@ pub struct Server {
     pub kind: Kind,
     pub at: SocketAddr,
     process: Guarded,
-    _dir: TempDir,
+    dir: TempDir,
+    /// The part of an S3 server's secret that changes.
+    turn: u32,
 }
 
 impl Server {
@@ -148,10 +156,9 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         let (process, at) = match kind {
             Kind::S3 => {
-                let (root, beside) = (dir.path().join("root"), dir.path().join("beside"));
-                std::fs::create_dir_all(root.join(BUCKET)).unwrap();
-                std::fs::create_dir_all(&beside).unwrap();
-                start_on(host, |at| s3(at, &root, &beside))
+                std::fs::create_dir_all(dir.path().join("root").join(BUCKET)).unwrap();
+                std::fs::create_dir_all(dir.path().join("beside")).unwrap();
+                start_on(host, |at| s3(at, dir.path(), &s3_secret(0)))
             }
             Kind::Azure => start_on(host, |at| azure(at, dir.path())),
         };
@@ -159,7 +166,8 @@ impl Server {
             kind,
             at,
             process,
-            _dir: dir,
+            dir,
+            turn: 0,
         };
         if kind == Kind::Azure {
             made.make_container().await;
@@ -175,6 +183,16 @@ impl Server {
     /// Lets it go on.
     pub fn resume(&self) {
         self.process.signal("CONT");
+    }
+
+    /// Serves the same from now on, to another secret alone: an S3 server's keys are rotated.
+    pub fn rotate(&mut self) {
+        assert_eq!(self.kind, Kind::S3);
+        self.turn += 1;
+        let command = s3(self.at, self.dir.path(), &s3_secret(self.turn));
+        self.process.end();
+        self.process = Guarded::spawn(command);
+        assert!(self.process.listens(self.at), "its port was taken");
     }
 
     async fn make_container(&self) {
@@ -235,7 +253,7 @@ impl Server {
         let keys = match self.kind {
             Kind::S3 => vec![
                 ("aws_access_key_id", ACCESS_KEY.to_string()),
-                ("aws_secret_access_key", s3_secret()),
+                ("aws_secret_access_key", s3_secret(self.turn)),
             ],
             Kind::Azure => vec![("azure_storage_account_key", azure_key())],
         };
@@ -288,8 +306,8 @@ impl Server {
     }
 }
 
-fn s3_secret() -> String {
-    format!("{MARK}S3Secret")
+fn s3_secret(turn: u32) -> String {
+    format!("{MARK}S3Secret{turn}")
 }
 
 fn azure_key() -> String {
@@ -300,19 +318,13 @@ fn azure_key() -> String {
         .collect()
 }
 
-fn s3(at: SocketAddr, root: &Path, beside: &Path) -> Command {
+fn s3(at: SocketAddr, dir: &Path, secret: &str) -> Command {
     let mut command = program("versitygw");
     command
-        .args([
-            "--access",
-            ACCESS_KEY,
-            "--secret",
-            &s3_secret(),
-            "--quiet",
-            "--keep-alive",
-        ])
+        .args(["--access", ACCESS_KEY, "--secret", secret])
+        .args(["--quiet", "--keep-alive"])
         .args(["--port", &at.to_string(), "posix", "--sidecar"])
-        .args([beside, root]);
+        .args([dir.join("beside"), dir.join("root")]);
     command
 }
 
