@@ -70,9 +70,16 @@ pub fn urgency(written: &ExperimentStatus, wanted: &ExperimentStatus) -> Urgency
         return Urgency::Conditions;
     }
     // What a work that just ended came to is told once a look has seen it, which begins at once.
-    let observing = Reason::Observing.as_str();
-    if wanted.conditions.iter().any(|c| c.reason == observing) {
+    let observing = |s: &ExperimentStatus| {
+        let reason = Reason::Observing.as_str();
+        s.conditions.iter().any(|c| c.reason == reason)
+    };
+    if observing(wanted) {
         return Urgency::Words;
+    }
+    // It was written with a condition that changed; nobody should read for long what lasts for a moment.
+    if observing(written) {
+        return Urgency::Leap;
     }
     let pending = |s: &ExperimentStatus| s.backlog.as_ref().map(|b| b.pending_generations);
     match (pending(written), pending(wanted)) {
@@ -231,6 +238,8 @@ mod tests {
         let seen = status(Reason::Fresh, 0, "x");
         assert_eq!(urgency(&before, &ended), Urgency::Words);
         assert_eq!(urgency(&before, &seen), Urgency::Leap);
+        // Where it was written because a condition changed, it does not stay.
+        assert_eq!(urgency(&ended, &seen), Urgency::Leap);
         let mut asked = ended;
         asked.last_handled_request = Some("now".into());
         assert_eq!(urgency(&before, &asked), Urgency::Conditions);

@@ -157,7 +157,7 @@ async fn become_fresh(release: &Release) -> [Fixture; 3] {
 
 fn columns(release: &Release) {
     release.wait_field(PLUMS, ".status.backlog.pendingGenerations", "0");
-    release.wait_for(PLUMS, "Ready", "True", "Fresh");
+    release.wait_for(PLUMS, "Fresh", "True", "Fresh");
     let row = |more: &[&str]| {
         let args = [&["get", "exp", "plums", "-n", "orchard"], more].concat();
         let said = release.cluster.kubectl_ok(&args);
