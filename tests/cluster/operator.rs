@@ -21,8 +21,6 @@ const PLUMS: (&str, &str) = ("orchard", "plums");
 const PEARS: (&str, &str) = ("orchard", "pears");
 const FERNS: (&str, &str) = ("meadow", "ferns");
 const KELP: (&str, &str) = ("meadow", "kelp");
-/// Flushes of each writer in a Pod: they write until the storms are over.
-const ROUNDS: u64 = 500;
 /// Flushes while a table is suspended.
 const MANY: u64 = 16;
 
@@ -53,7 +51,7 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
 
     let mut writers = [Writing::start(plums, 100), Writing::start(pears, 100)];
     step("writers in Pods");
-    let ferns = Writers::start(&release, FERNS, ROUNDS);
+    let ferns = Writers::start(&release, FERNS);
     release.experiment(FERNS.0, FERNS.1, json!({ "freshness": { "target": "4s" } }));
     release.wait(FERNS, "condition=Ready");
     step("the leader is killed");

@@ -43,8 +43,8 @@ pub struct Writers {
 }
 
 impl Writers {
-    /// Makes the table of an Experiment's name and starts them; they end by themselves after so many rounds.
-    pub fn start(release: &Release, exp: (&'static str, &'static str), rounds: u64) -> Self {
+    /// Makes the table of an Experiment's name and starts them; they write until they are told to end.
+    pub fn start(release: &Release, exp: (&'static str, &'static str)) -> Self {
         let (python, places) = python();
         let options = json!(release.store.writer_options()).to_string();
         let made = Self {
@@ -55,7 +55,7 @@ impl Writers {
         };
         made.run(&["make", &made.uri], "");
         for shard in 0..OF {
-            release.cluster.apply(&made.job(shard, rounds, &places));
+            release.cluster.apply(&made.job(shard, &places));
         }
         made
     }
@@ -64,10 +64,10 @@ impl Writers {
         format!("{}-writer-{shard}", self.exp.1)
     }
 
-    fn job(&self, shard: usize, rounds: u64, places: &[PathBuf]) -> Value {
+    fn job(&self, shard: usize, places: &[PathBuf]) -> Value {
         let mount = |(n, at): (usize, &PathBuf)| json!({ "name": format!("place-{n}"), "mountPath": at, "readOnly": true });
         let volume = |(n, at): (usize, &PathBuf)| json!({ "name": format!("place-{n}"), "hostPath": { "path": at, "type": "Directory" } });
-        let args = [shard, OF, rounds as usize].map(|n| n.to_string());
+        let args = [shard, OF].map(|n| n.to_string());
         let command = [
             &[self.python.to_str().unwrap(), SCRIPT, "write", &self.uri],
             &args.each_ref().map(String::as_str)[..],
@@ -113,12 +113,16 @@ impl Writers {
         assert!(done.status.success(), "{args:?}: {said}");
     }
 
-    /// Waits until they have ended well; what each wrote at last, a line for each.
+    /// Tells them to end, and waits until they have ended well; what each wrote at last, a line for each.
     pub fn end(&self, release: &Release) -> String {
         let truth = |shard| {
             let job = format!("job/{}", self.name(shard));
             let namespace = self.exp.0;
-            let done = ["--for=condition=Complete", "--timeout=300s"];
+            let asks = "import os, signal; os.kill(1, signal.SIGUSR1)";
+            let python = self.python.to_str().unwrap();
+            let exec = ["exec", &job, "-n", namespace, "--", python, "-c", asks];
+            release.cluster.kubectl_ok(&exec);
+            let done = ["--for=condition=Complete", "--timeout=120s"];
             let args = [&["wait", &job, "-n", namespace], &done[..]].concat();
             release.cluster.kubectl_ok(&args);
             let logs = ["logs", &job, "-n", namespace, "--tail=1"];

@@ -1,10 +1,11 @@
 """A client of Lance that rolls out into one shard, for a Pod; and the judge over what several of them wrote.
 
-Lives here: `write` (rows put, put again and deleted; each flush a generation; the truth printed as the last line) and
+Lives here: `make`, `write` (rows put, put again and deleted; each flush a generation; the truth printed as the last line) and
 `judge` (truths on standard input, against the base's physical rows). May use: lance, pyarrow. Never: Freshet, or a read of
 the table while it writes.
 
-`writer.py write URI SHARD OF ROUNDS`, `writer.py judge URI`; the store's options are the variable STORAGE, as JSON.
+`writer.py make URI`, `writer.py write URI SHARD OF`, which ends well when it is sent SIGUSR1, and `writer.py judge URI`; the
+store's options are the variable STORAGE, as JSON.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
-import time
+import threading
 import uuid
 
 import lance
@@ -38,10 +40,12 @@ def make(uri: str):
     made.initialize_mem_wal(maintained_indexes=[], unsharded=True)
 
 
-def write(uri: str, shard: int, of: int, rounds: int):
+def write(uri: str, shard: int, of: int):
     """Its keys are those that leave `shard` when divided by `of`."""
-    rng, truth = random.Random(shard), {}
-    for n in range(rounds):
+    rng, truth, n, asked = random.Random(shard), {}, 0, threading.Event()
+    signal.signal(signal.SIGUSR1, lambda *_: asked.set())
+    while not asked.wait(PACE):
+        n += 1
         # A writer that is opened takes its shard over from who had it, as a rollout worker that starts again does.
         writer = opened(uri).mem_wal_writer(str(uuid.UUID(int=(4 << 76) + (8 << 60) + shard)), max_wal_flush_interval_ms=2)
         keys = [of * rng.randrange(400) + shard for _ in range(12)]
@@ -51,7 +55,6 @@ def write(uri: str, shard: int, of: int, rounds: int):
         writer.delete(pa.table({"id": gone}, schema=pa.schema([SCHEMA.field("id")])))
         writer.close()
         truth = {k: v for k, v in (truth | rows).items() if k not in gone}
-        time.sleep(PACE)
     print(json.dumps(truth))
 
 
