@@ -75,7 +75,7 @@ pub fn urgency(written: &ExperimentStatus, wanted: &ExperimentStatus) -> Urgency
         s.conditions.iter().any(|c| c.reason == reason)
     };
     if observing(wanted) {
-        return Urgency::Words;
+        return Urgency::None;
     }
     // It was written with a condition that changed; nobody should read for long what lasts for a moment.
     if observing(written) {
@@ -236,7 +236,7 @@ mod tests {
         let before = status(Reason::Merging, 64, "x");
         let ended = status(Reason::Observing, 0, "x");
         let seen = status(Reason::Fresh, 0, "x");
-        assert_eq!(urgency(&before, &ended), Urgency::Words);
+        assert_eq!(urgency(&before, &ended), Urgency::None);
         assert_eq!(urgency(&before, &seen), Urgency::Leap);
         // Where it was written because a condition changed, it does not stay.
         assert_eq!(urgency(&ended, &seen), Urgency::Leap);

@@ -130,6 +130,8 @@ async fn a_hundred_looks_at_converged_tables_write_nothing_and_ask_a_store_once_
 
     // Another process finds them as they are, and has nothing to say either.
     assert_eq!(controller.end(), Some(0));
+    let told = || NAMES.map(|n| cluster.get(NS, &format!("experiment/{n}"))["status"].clone());
+    let last = told();
     let next = start();
     let observed = "freshet_experiment_observed_timestamp_seconds{";
     let mut metrics = String::new();
@@ -140,11 +142,8 @@ async fn a_hundred_looks_at_converged_tables_write_nothing_and_ask_a_store_once_
     until("looks of the other process", || {
         (tally.asked().len() > before + 200).then_some(())
     });
-    assert_eq!(
-        writes(cluster).len(),
-        wrote,
-        "{:#?}",
-        writes(cluster).last()
-    );
+    assert_eq!(told(), last);
+    let (now, log) = (writes(cluster).len(), next.log());
+    assert_eq!(now, wrote, "{last:#?} {log}");
     assert!(sum(&next.metrics().await, "freshet_store_requests_total{") > 0.0);
 }
