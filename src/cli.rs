@@ -14,6 +14,7 @@ mod merge;
 mod place;
 mod say;
 mod size;
+mod wait;
 
 use std::process::ExitCode;
 
@@ -38,6 +39,7 @@ struct Cli {
 enum Role {
     Merge(merge::Args),
     Backlog(backlog::Args),
+    Wait(wait::Args),
     Local(local::Args),
     Controller(controller::Args),
     Demo(demo::Args),
@@ -91,6 +93,7 @@ fn run(role: Role) -> Result<(), Failure> {
         Role::Demo(args) => in_runtime(demo::run(args)),
         Role::Merge(args) => in_runtime(merge::run(args)),
         Role::Backlog(args) => in_runtime(backlog::run(args)),
+        Role::Wait(args) => in_runtime(wait::run(args)),
     }
 }
 

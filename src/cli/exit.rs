@@ -18,6 +18,7 @@ Exit codes:
   5    unreachable: the store does not answer, is read-only or is full
   6    corrupt or quarantined: something cannot be read or merged; what else could be merged was
   7    refused: the table went back, is ahead, is unsupported or refers to data outside itself
+  8    not yet: the time was up before the base held what was waited for
   130  interrupted by SIGINT or SIGTERM; what was committed by then is whole";
 
 pub const OTHER: u8 = 1;
@@ -27,6 +28,7 @@ pub const CREDENTIALS: u8 = 4;
 pub const UNREACHABLE: u8 = 5;
 pub const CORRUPT: u8 = 6;
 pub const REFUSED: u8 = 7;
+pub const NOT_YET: u8 = 8;
 pub const INTERRUPTED: u8 = 130;
 
 /// Why a command did not end well.

@@ -25,6 +25,7 @@ mod records;
 mod rollouts;
 mod routes;
 mod serve;
+mod wait;
 
 pub use catalog::{Catalog, ExperimentStatus, Fragments, LastMerge, WhyNotNow};
 pub use problem::PREFIX as PROBLEM_PREFIX;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{facts, point, records, rollouts, routes};
+use super::{facts, point, records, rollouts, routes, wait};
 use crate::table::{ReadLimits, Reader};
 use crate::telemetry::Metrics;
 
@@ -31,6 +31,8 @@ pub struct Config {
     pub deadline: Duration,
     /// How many requests for data are answered at once.
     pub concurrent: usize,
+    /// How many requests may wait for a table at once.
+    pub waiting: usize,
     /// Bounds of reads.
     pub read: ReadLimits,
 }
@@ -40,6 +42,7 @@ impl Default for Config {
         Self {
             deadline: Duration::from_secs(30),
             concurrent: 64,
+            waiting: 1024,
             read: ReadLimits::default(),
         }
     }
@@ -51,6 +54,7 @@ pub(super) struct Shared {
     pub metrics: Arc<Metrics>,
     pub reader: Reader,
     permits: Semaphore,
+    waiting: Semaphore,
     deadline: Duration,
     guard: Guard,
 }
@@ -83,6 +87,7 @@ impl Server {
             metrics: self.metrics,
             reader: Reader::new(self.config.read),
             permits: Semaphore::new(self.config.concurrent),
+            waiting: Semaphore::new(self.config.waiting),
             deadline: self.config.deadline,
             guard: Guard { loopback },
         });
@@ -118,58 +123,69 @@ struct Way {
     shared: Arc<Shared>,
     /// The route's template, which metrics are labelled with.
     route: &'static str,
-    /// Whether it takes one of the permits: requests for data do, health does not.
-    permit: bool,
+    turn: Turn,
+}
+
+/// What bounds how many requests there are at once, and for how long.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Answered from memory.
+    Free,
+    /// Reads a table.
+    Data,
+    /// Waits for a table, by a deadline of its own.
+    Wait,
 }
 
 fn router(shared: Arc<Shared>) -> Router {
-    let on = |route: &'static str, permit: bool, handler: MethodRouter<Arc<Shared>>| {
+    let on = |route: &'static str, turn: Turn, handler: MethodRouter<Arc<Shared>>| {
         let way = Way {
             shared: shared.clone(),
             route,
-            permit,
+            turn,
         };
         (route, handler.layer(from_fn_with_state(way, pass)))
     };
     let unknown = Way {
         shared: shared.clone(),
         route: "other",
-        permit: false,
+        turn: Turn::Free,
     };
     let any = |handler: MethodRouter<Arc<Shared>>| handler.fallback(routes::wrong_method);
     let routes = [
-        on("/", false, any(get(super::index::index))),
-        on("/healthz", false, any(get(routes::healthz))),
-        on("/readyz", false, any(get(routes::readyz))),
-        on("/metrics", false, any(get(routes::metrics))),
-        on("/api/v1/rollouts/{name}", true, any(get(rollouts::store))),
+        on("/", Turn::Free, any(get(super::index::index))),
+        on("/healthz", Turn::Free, any(get(routes::healthz))),
+        on("/readyz", Turn::Free, any(get(routes::readyz))),
+        on("/metrics", Turn::Free, any(get(routes::metrics))),
+        on("/api/v1/rollouts/{name}", Turn::Data, any(get(rollouts::store))),
         on(
             "/api/v1/rollouts/{name}/records",
-            true,
+            Turn::Data,
             any(get(rollouts::list)),
         ),
         on(
             "/api/v1/rollouts/{name}/records/{*rest}",
-            true,
+            Turn::Data,
             any(get(rollouts::record)),
         ),
     ];
     let named = [
-        (places!(""), false, get(routes::experiments)),
-        (places!("/{name}"), false, get(routes::experiment)),
-        (places!("/{name}/records"), true, get(records::records)),
-        (places!("/{name}/records/{key}"), true, get(point::record)),
+        (places!(""), Turn::Free, get(routes::experiments)),
+        (places!("/{name}"), Turn::Free, get(routes::experiment)),
+        (places!("/{name}/records"), Turn::Data, get(records::records)),
+        (places!("/{name}/records/{key}"), Turn::Data, get(point::record)),
         (
             places!("/{name}/records/{key}/blobs/{column}"),
-            true,
+            Turn::Data,
             get(point::blob),
         ),
-        (places!("/{name}/schema"), true, get(facts::schema)),
-        (places!("/{name}/backlog"), true, get(facts::backlog)),
-        (places!("/{name}/count"), true, get(facts::count)),
+        (places!("/{name}/schema"), Turn::Data, get(facts::schema)),
+        (places!("/{name}/backlog"), Turn::Data, get(facts::backlog)),
+        (places!("/{name}/count"), Turn::Data, get(facts::count)),
+        (places!("/{name}/wait"), Turn::Wait, get(wait::wait)),
     ];
-    let named = named.map(|(routes, permit, handler)| {
-        routes.map(|route| on(route, permit, any(handler.clone())))
+    let named = named.map(|(routes, turn, handler)| {
+        routes.map(|route| on(route, turn, any(handler.clone())))
     });
     let fallback = get(routes::nothing)
         .fallback(routes::nothing)
@@ -215,12 +231,18 @@ async fn pass(State(way): State<Way>, request: Request, next: Next) -> Response 
 }
 
 async fn answered(way: &Way, request: Request, next: Next) -> Response {
-    let _permit = match way.permit.then(|| way.shared.permits.try_acquire()) {
+    let shared = &way.shared;
+    let (turns, within) = match way.turn {
+        Turn::Free => (None, shared.deadline),
+        Turn::Data => (Some(&shared.permits), shared.deadline),
+        Turn::Wait => (Some(&shared.waiting), shared.deadline + wait::LONGEST),
+    };
+    let _permit = match turns.map(Semaphore::try_acquire) {
         Some(Err(_)) => return Problem::busy().into_response(),
         Some(Ok(permit)) => Some(permit),
         None => None,
     };
-    match tokio::time::timeout(way.shared.deadline, next.run(request)).await {
+    match tokio::time::timeout(within, next.run(request)).await {
         Ok(response) => response,
         Err(_) => Problem::deadline().into_response(),
     }

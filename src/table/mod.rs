@@ -63,8 +63,8 @@ pub use merge::{Limits, Merged, Outcome};
 pub use observation::{BaseFacts, Observation, Pending, ShardView};
 pub use observe::Tracker;
 pub use read::{
-    Ask, Column, Count, KeyText, Page, PageMemory, Payload, Point, ReadError, ReadLimits, Reader,
-    ShardAt, SnapshotId, Source, UnknownSource,
+    Ask, Awaited, Column, Count, Goal, KeyText, Page, PageMemory, Payload, Point, ReadError,
+    ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource, Waited,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};

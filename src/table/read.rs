@@ -24,6 +24,7 @@ mod point;
 mod rows;
 mod snapshots;
 mod texts;
+mod wait;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -44,6 +45,8 @@ use self::pending::{Chosen, Held, Wanted};
 pub use self::point::{KeyText, Point};
 use self::rows::Shape;
 use self::snapshots::Seen;
+use self::wait::Newest;
+pub use self::wait::{Awaited, Goal, Waited};
 use super::base::Table;
 use super::error::Error;
 use super::snapshot::{ShardPending, Snapshot};
@@ -168,6 +171,8 @@ pub struct Reader {
 #[derive(Default)]
 struct Remembered {
     seen: Seen,
+    /// For those who wait.
+    newest: Newest,
     /// One builds at a time, the others wait for what it builds.
     held: tokio::sync::Mutex<Held>,
     bytes: AtomicU64,

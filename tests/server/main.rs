@@ -28,3 +28,4 @@ mod routes;
 mod served;
 mod sources;
 mod undecided;
+mod waits;
