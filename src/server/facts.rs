@@ -40,10 +40,7 @@ pub(super) async fn count(State(shared): State<Arc<Shared>>, asked: Asked) -> An
     if let Some(known) = known(&shared, &table, ask.source, &asked).await? {
         return Ok(known);
     }
-    let count = shared
-        .reader
-        .count_of(&table, ask.source, &ask.exact)
-        .await?;
+    let count = shared.reader.count_of(&table, &ask).await?;
     let read = Read {
         snapshot: &count.snapshot,
         generations: count.generations_read,

@@ -165,6 +165,11 @@ impl From<ReadError> for Problem {
                 return Self::parameter(column, e.to_string());
             }
             ReadError::BadValue { column, .. } => return Self::parameter(column, e.to_string()),
+            ReadError::BadCondition { .. } => return Self::parameter("where", e.to_string()),
+            ReadError::BadOrder { .. } => return Self::parameter("order", e.to_string()),
+            ReadError::TooDeep { limit } => {
+                return Self::parameter("offset", e.to_string()).with("limit", *limit);
+            }
             ReadError::BadKey { .. } => return Self::parameter("key", e.to_string()),
             ReadError::PayloadTooLarge { limit, .. } => {
                 return Self::new(

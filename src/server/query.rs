@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::str::FromStr;
 
 use super::problem::Problem;
-use crate::table::{Ask, Source, UnknownSource};
+use crate::table::{Ask, CONDITION_BYTES, ORDER_COLUMNS, OrderBy, Source, UnknownSource};
 
 /// Rows of a page where none are asked for.
 pub const DEFAULT_LIMIT: usize = 25;
@@ -32,9 +32,9 @@ pub(super) const EXACT: [&str; 9] = [
 /// What a route takes beside `source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// Pages: limit, offset, columns and exact values.
+    /// Pages: limit, offset, columns, order, exact values and a condition.
     Pages,
-    /// Exact values.
+    /// Exact values and a condition.
     Values,
     /// Columns.
     Columns,
@@ -46,12 +46,13 @@ impl Takes {
     fn names(self) -> Vec<&'static str> {
         let mut names = vec!["source"];
         if self == Takes::Pages {
-            names.extend(["limit", "offset"]);
+            names.extend(["limit", "offset", "order"]);
         }
         if matches!(self, Takes::Pages | Takes::Columns) {
             names.push("columns");
         }
         if matches!(self, Takes::Pages | Takes::Values) {
+            names.push("where");
             names.extend(EXACT);
         }
         names
@@ -92,12 +93,47 @@ pub(super) fn parse(raw: Option<&str>, takes: Takes, source: Source) -> Result<A
             }
             "limit" => ask.limit = number("limit", &value, 1, MAX_LIMIT)?,
             "offset" => ask.offset = number("offset", &value, 0, u64::MAX)?,
+            "order" => ask.order = order(&value)?,
+            "where" => ask.condition = Some(condition(&value)?),
             "columns" => ask.columns = Some(columns(&value)?),
             exact => ask.exact.push((exact.to_string(), value.to_string())),
         }
         seen.push(name);
     }
     Ok(ask)
+}
+
+fn order(value: &str) -> Result<Vec<OrderBy>, Problem> {
+    let column = |name: &str| match name.strip_prefix('-') {
+        Some(name) => (name.to_string(), true),
+        None => (name.to_string(), false),
+    };
+    let columns: Vec<(String, bool)> = value.split(',').map(column).collect();
+    let mut names: Vec<&String> = columns.iter().map(|(name, _)| name).collect();
+    names.sort();
+    names.dedup();
+    let odd = columns.len() > ORDER_COLUMNS || names.len() < columns.len();
+    if odd || names.iter().any(|n| n.is_empty()) {
+        return Err(Problem::parameter(
+            "order",
+            format!("order is names of columns with commas between them, each once and at most {ORDER_COLUMNS}, with a - in front of those whose largest values come first"),
+        ));
+    }
+    let by = columns.into_iter();
+    Ok(by
+        .map(|(column, descending)| OrderBy { column, descending })
+        .collect())
+}
+
+/// What it says is judged once the table's columns are known.
+fn condition(value: &str) -> Result<String, Problem> {
+    if value.trim().is_empty() || value.len() > CONDITION_BYTES {
+        return Err(Problem::parameter(
+            "where",
+            format!("where is a SQL expression of the table's columns, at most {CONDITION_BYTES} bytes"),
+        ));
+    }
+    Ok(value.to_string())
 }
 
 fn columns(value: &str) -> Result<Vec<String>, Problem> {
@@ -164,6 +200,14 @@ mod tests {
             "limit=",
             "columns=",
             "columns=a,,b",
+            "where=",
+            "order=",
+            "order=-",
+            "order=a,-a",
+            "order=a,b,c,d,e",
+            "order=a&order=b",
+            "where=+",
+            "where=a&where=b",
             "role=tool&role=assistant",
         ] {
             assert!(page(raw).is_err(), "{raw}");

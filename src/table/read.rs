@@ -12,17 +12,21 @@
 
 mod bounds;
 mod columns;
+mod condition;
 mod exact;
+mod filter;
 mod hidden;
 mod identity;
 mod keyed;
 mod matching;
 mod merged;
+mod ordered;
 mod payload;
 mod pending;
 mod point;
 mod rows;
 mod snapshots;
+mod source;
 mod texts;
 mod wait;
 
@@ -37,14 +41,18 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 pub use self::bounds::{ReadError, ReadLimits};
 pub use self::columns::Column;
-use self::exact::Exact;
+pub use self::condition::CONDITION_BYTES;
+use self::filter::Filter;
 use self::hidden::{Fragments, Hidden};
 pub use self::identity::{ShardAt, SnapshotId};
+use self::ordered::Order;
+pub use self::ordered::{ORDER_COLUMNS, OrderBy};
 pub use self::payload::Payload;
 use self::pending::{Chosen, Held, Wanted};
 pub use self::point::{KeyText, Point};
 use self::rows::Shape;
 use self::snapshots::Seen;
+pub use self::source::{Source, UnknownSource};
 use self::wait::Newest;
 pub use self::wait::{Awaited, Goal, Waited};
 use super::base::Table;
@@ -54,52 +62,6 @@ use super::store::Location;
 
 /// The budget by which the base's keys are scanned: the least by which that is not slower.
 const SCAN_BYTES: u64 = 64 << 20;
-
-/// What to read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The base table only: what an ordinary Lance reader sees. Makes no request under `_mem_wal/`.
-    #[default]
-    Fragments,
-    /// Pending generations only: the newest version of each key, deletes not shown.
-    Wal,
-    /// Both, as one consistent cut: every key once, newest version, deletes applied.
-    All,
-}
-
-impl Source {
-    /// Every source, in the order in which they are explained.
-    pub const ALL: [Source; 3] = [Source::Fragments, Source::Wal, Source::All];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::Fragments => "fragments",
-            Source::Wal => "wal",
-            Source::All => "all",
-        }
-    }
-}
-
-/// A source of no such name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid source `{0}`: expected one of fragments, wal, all")]
-pub struct UnknownSource(pub String);
-
-impl std::str::FromStr for Source {
-    type Err = UnknownSource;
-
-    /// Reads a name; the empty one is `fragments`.
-    fn from_str(s: &str) -> Result<Self, UnknownSource> {
-        match s.trim() {
-            "" => Ok(Source::Fragments),
-            name => Source::ALL
-                .into_iter()
-                .find(|source| source.as_str() == name)
-                .ok_or_else(|| UnknownSource(name.chars().take(64).collect())),
-        }
-    }
-}
 
 /// Which rows of a source to read, and what of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -114,6 +76,10 @@ pub struct Ask {
     pub columns: Option<Vec<String>>,
     /// Columns and the text of the value that each has to have.
     pub exact: Vec<(String, String)>,
+    /// A condition on the rows: a SQL expression of the table's columns.
+    pub condition: Option<String>,
+    /// What the rows are ordered by, the first first; none for the snapshot's own order.
+    pub order: Vec<OrderBy>,
 }
 
 /// How many rows a source has.
@@ -315,8 +281,8 @@ impl Reader {
         self.read(table, &ask).await
     }
 
-    /// Rows of a source. The order is that of the snapshot, the same for every page of it: base rows as they lie, then
-    /// pending rows, shard by shard, oldest generation first.
+    /// Rows of a source. Without an order of their own they come in that of the snapshot, the same for every page of it: base
+    /// rows as they lie, then pending rows, shard by shard, oldest generation first.
     ///
     /// # Errors
     /// The bounds; `UnknownColumn` and `BadValue`; `GenerationUnreadable` and `SchemaMismatch` name a pending generation
@@ -356,25 +322,28 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read`].
     pub async fn count(&self, table: &Table, source: Source) -> Result<u64, ReadError> {
-        self.count_of(table, source, &[]).await.map(|c| c.rows)
+        let ask = Ask {
+            source,
+            ..Default::default()
+        };
+        self.count_of(table, &ask).await.map(|c| c.rows)
     }
 
-    /// How many rows a source has with these values.
+    /// How many rows of a source are as asked; limit, offset and columns are nothing to it.
     ///
     /// # Errors
     /// As [`Reader::read`].
     pub async fn count_of(
         &self,
         table: &Table,
-        source: Source,
-        exact: &[(String, String)],
+        ask: &Ask,
     ) -> Result<Count, ReadError> {
-        let mut view = self.view(table, source, Instant::now(), false).await?;
-        let rows = match counted(table, &view, exact).await {
+        let mut view = self.view(table, ask.source, Instant::now(), false).await?;
+        let rows = match counted(table, &view, ask).await {
             Ok(rows) => rows,
             Err(e) => {
-                view = self.again(table, source, &view, e).await?;
-                counted(table, &view, exact).await?
+                view = self.again(table, ask.source, &view, e).await?;
+                counted(table, &view, ask).await?
             }
         };
         Ok(Count {
@@ -465,12 +434,20 @@ impl Reader {
 
     async fn rows(&self, table: &Table, view: &View, ask: &Ask) -> Result<Page, ReadError> {
         let shape = Shape::of(view.base.schema(), ask.columns.as_deref())?;
-        let exact = Exact::all(view.base.schema(), &ask.exact)?;
+        let filter = Filter::of(view.base.schema(), ask)?;
+        let order = Order::of(view.base.schema(), &ask.order)?;
         let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
-        let picked = match exact.is_empty() {
+        if !ask.order.is_empty() {
+            let picked = ordered::pick(table, view, &filter, &order, ask, &mut budget).await?;
+            let (picked, sequence) = picked;
+            let batches = picked.read(table, view, &shape, &mut budget).await?;
+            let batches = ordered::arrange(&batches, &sequence);
+            return Ok(view.page(batches, picked.more, budget));
+        }
+        let picked = match filter.is_empty() {
             true => view.picked(ask.limit, ask.offset, &mut budget).await?,
             // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
-            false => matching::pick(table, view, &exact, ask, &mut budget).await?,
+            false => matching::pick(table, view, &filter, ask, &mut budget).await?,
         };
         let batches = picked.read(table, view, &shape, &mut budget).await?;
         Ok(view.page(batches, picked.more, budget))
@@ -502,11 +479,11 @@ impl Reader {
     }
 }
 
-async fn counted(table: &Table, view: &View, exact: &[(String, String)]) -> Result<u64, ReadError> {
-    let exact = Exact::all(view.base.schema(), exact)?;
-    match exact.is_empty() {
+async fn counted(table: &Table, view: &View, ask: &Ask) -> Result<u64, ReadError> {
+    let filter = Filter::of(view.base.schema(), ask)?;
+    match filter.is_empty() {
         true => Ok(view.rows()),
-        false => matching::count(table, view, &exact).await,
+        false => matching::count(table, view, &filter).await,
     }
 }
 
@@ -525,27 +502,5 @@ fn may_have_moved(e: &ReadError) -> bool {
         ReadError::Table(Error::Corrupt { .. }) => true,
         ReadError::Table(e) => e.poisoned().is_some(),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_is_read_by_name_and_absent_means_fragments() {
-        for source in Source::ALL {
-            assert_eq!(source.as_str().parse(), Ok(source));
-        }
-        assert_eq!("".parse(), Ok(Source::Fragments));
-        assert_eq!(" all ".parse(), Ok(Source::All));
-    }
-
-    #[test]
-    fn an_unknown_source_is_refused_naming_the_three() {
-        let e = "Fragment".parse::<Source>().unwrap_err().to_string();
-        for word in ["Fragment", "fragments", "wal", "all"] {
-            assert!(e.contains(word), "{e}");
-        }
     }
 }

@@ -103,17 +103,16 @@ async fn a_filtered_read_whose_generation_is_reclaimed_under_it_looks_again() {
         let reader = Reader::new(ReadLimits::default());
         // What is read by the filtered read alone is waited for.
         reader.count(&table, Source::All).await.unwrap();
-        let exact = vec![("value".to_string(), "7".to_string())];
         let ask = Ask {
             source: Source::All,
             limit: 1000,
-            exact: exact.clone(),
+            exact: vec![("value".to_string(), "7".to_string())],
             ..Default::default()
         };
         let work = async {
             match counts {
                 true => {
-                    let count = reader.count_of(&table, Source::All, &exact).await.unwrap();
+                    let count = reader.count_of(&table, &ask).await.unwrap();
                     (count.rows, count.generations_read)
                 }
                 false => {

@@ -5,7 +5,7 @@
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
-use freshet::table::{ReadLimits, Reader, Source, Table};
+use freshet::table::{Ask, ReadLimits, Reader, Source, Table};
 use lance_index::IndexType;
 
 use crate::fixtures::{Fixture, Kind, Shape, Spec};
@@ -43,8 +43,12 @@ async fn look(reader: &Reader, table: &Table) {
             let all = values(reader, table, source, column).await;
             for (text, is) in WANTED {
                 let want = all.iter().flatten().filter(|f| is(**f)).count() as u64;
-                let exact = [(column.to_string(), text.to_string())];
-                let count = reader.count_of(table, source, &exact).await.unwrap();
+                let ask = Ask {
+                    source,
+                    exact: vec![(column.to_string(), text.to_string())],
+                    ..Default::default()
+                };
+                let count = reader.count_of(table, &ask).await.unwrap();
                 assert_eq!(count.rows, want, "{source:?} {column} = {text}");
             }
         }

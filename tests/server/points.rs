@@ -118,7 +118,12 @@ async fn values(reader: &Reader, table: &Table, source: Source, limit: usize) {
             }
         }
         assert_eq!(found.iter().collect::<Vec<_>>(), want, "{source:?} {value}");
-        let count = reader.count_of(table, source, &exact).await.unwrap();
+        let ask = Ask {
+            source,
+            exact,
+            ..Default::default()
+        };
+        let count = reader.count_of(table, &ask).await.unwrap();
         assert_eq!(count.rows, want.len() as u64, "{source:?} {value}");
     }
     let ask = Ask {
@@ -265,8 +270,12 @@ async fn a_dictionary_column_is_compared_by_its_values_before_and_after_a_merge(
     assert!(roles.len() > 1, "{roles:?}");
     let check = async || {
         for (role, rows) in &roles {
-            let exact = [("role".to_string(), role.clone())];
-            let count = reader.count_of(&table, Source::All, &exact).await.unwrap();
+            let ask = Ask {
+                source: Source::All,
+                exact: vec![("role".to_string(), role.clone())],
+                ..Default::default()
+            };
+            let count = reader.count_of(&table, &ask).await.unwrap();
             assert_eq!(count.rows, *rows, "{role}");
         }
     };

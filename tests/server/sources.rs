@@ -392,9 +392,6 @@ async fn a_page_of_more_rows_than_its_budget_is_refused_before_a_row_is_looked_f
     };
     let page = reader.read(&table, &few).await.unwrap();
     assert_eq!(lines(&page).len(), 100);
-    let count = reader
-        .count_of(&table, Source::All, &few.exact)
-        .await
-        .unwrap();
+    let count = reader.count_of(&table, &few).await.unwrap();
     assert_eq!(count.rows, 20_001);
 }

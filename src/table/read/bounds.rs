@@ -56,6 +56,24 @@ pub enum ReadError {
         /// How its values are written.
         wanted: String,
     },
+    /// A condition that is none on this table's rows.
+    #[error("the condition is refused: {what}")]
+    BadCondition {
+        /// What is wrong and how one is written.
+        what: String,
+    },
+    /// A column whose values have no order.
+    #[error("the values of the column `{column}` have no order; order by columns of numbers, texts, times or bytes")]
+    BadOrder {
+        /// The column.
+        column: String,
+    },
+    /// A page further back than rows are put in order.
+    #[error("with an order, a page ends at most {limit} rows after the first; ask for fewer by values or a condition, or without an order")]
+    TooDeep {
+        /// The bound.
+        limit: u64,
+    },
     /// A key that is none of this table's.
     #[error("{what}")]
     BadKey {
@@ -87,6 +105,9 @@ impl ReadError {
             ReadError::Busy { .. } => "Busy",
             ReadError::UnknownColumn { .. } => "UnknownColumn",
             ReadError::BadValue { .. } => "BadValue",
+            ReadError::BadCondition { .. } => "BadCondition",
+            ReadError::BadOrder { .. } => "BadOrder",
+            ReadError::TooDeep { .. } => "TooDeep",
             ReadError::BadKey { .. } => "BadKey",
             ReadError::PayloadTooLarge { .. } => "PayloadTooLarge",
             ReadError::Table(e) => e.reason(),
@@ -100,6 +121,9 @@ impl ReadError {
             ReadError::PageTooLarge { .. }
             | ReadError::UnknownColumn { .. }
             | ReadError::BadValue { .. }
+            | ReadError::BadCondition { .. }
+            | ReadError::BadOrder { .. }
+            | ReadError::TooDeep { .. }
             | ReadError::BadKey { .. }
             | ReadError::PayloadTooLarge { .. } => Class::UserFault,
             ReadError::Busy { .. } => Class::Transient,

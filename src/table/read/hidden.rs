@@ -103,6 +103,12 @@ impl Fragments {
         }
     }
 
+    /// Whether the row at an address is shown, its deletion apart.
+    pub fn shows(&self, address: u64) -> bool {
+        let part = self.at.get(&((address >> 32) as u32));
+        part.is_some_and(|at| !self.parts[*at].hidden.contains(address as u32))
+    }
+
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.parts

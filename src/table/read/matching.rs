@@ -4,7 +4,7 @@
 //! fragments at a time (its indexes are used), then generation by generation, and no further than a page needs. May use:
 //! exact values, mappings. Never: another order than that of an unfiltered page, or a column that is not compared.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use super::super::error::{Error, Result};
 use super::super::file::Fetch;
 use super::super::generation::OpenGeneration;
 use super::super::mapping::Mapping;
-use super::exact::Exact;
+use super::filter::Filter;
 use super::pending::Live;
 use super::rows::{Budget, part};
 use super::{Ask, Picked, ReadError, View};
@@ -58,11 +58,11 @@ impl Window {
     }
 }
 
-/// The rows of a page that have these values.
+/// The rows of a page that pass.
 pub(super) async fn pick(
     table: &Table,
     view: &View,
-    exact: &[Exact],
+    filter: &Filter,
     ask: &Ask,
     budget: &mut Budget,
 ) -> std::result::Result<Picked, ReadError> {
@@ -71,21 +71,21 @@ pub(super) async fn pick(
         end: ask.offset.saturating_add(ask.limit as u64),
         seen: 0,
     };
-    walk(table, view, exact, &mut window, Some(budget)).await
+    walk(table, view, filter, &mut window, Some(budget)).await
 }
 
-/// How many rows have these values.
+/// How many rows pass.
 pub(super) async fn count(
     table: &Table,
     view: &View,
-    exact: &[Exact],
+    filter: &Filter,
 ) -> std::result::Result<u64, ReadError> {
     let mut window = Window {
         start: u64::MAX,
         end: u64::MAX,
         seen: 0,
     };
-    walk(table, view, exact, &mut window, None).await?;
+    walk(table, view, filter, &mut window, None).await?;
     Ok(window.seen)
 }
 
@@ -93,17 +93,17 @@ pub(super) async fn count(
 async fn walk(
     table: &Table,
     view: &View,
-    exact: &[Exact],
+    filter: &Filter,
     window: &mut Window,
     mut budget: Option<&mut Budget>,
 ) -> std::result::Result<Picked, ReadError> {
     let mut picked = Picked::default();
-    of_base(view, exact, window, &mut picked, budget.as_deref_mut()).await?;
+    of_base(view, filter, window, &mut picked, budget.as_deref_mut()).await?;
     if let Some(chosen) = &view.chosen {
         let looks: Vec<_> = chosen
             .parts
             .iter()
-            .map(|part| of_generation(table, &view.base, part, exact).boxed())
+            .map(|part| of_generation(table, &view.base, part, filter).boxed())
             .collect();
         let mut looks = stream::iter(looks).buffered(AT_ONCE);
         let mut at = 0;
@@ -127,12 +127,12 @@ async fn walk(
 
 async fn of_base(
     view: &View,
-    exact: &[Exact],
+    filter: &Filter,
     window: &mut Window,
     picked: &mut Picked,
     mut budget: Option<&mut Budget>,
 ) -> std::result::Result<(), ReadError> {
-    let (Some(shown), Some(wanted)) = (&view.fragments, Exact::expression(exact)?) else {
+    let (Some(shown), Some(wanted)) = (&view.fragments, filter.expression()?) else {
         return Ok(());
     };
     let fragments = view.base.fragments();
@@ -149,6 +149,7 @@ async fn of_base(
         scan.with_row_address()
             .scan_in_order(false)
             .with_fragments(group.to_vec())
+            .use_scalar_index(filter.by_index())
             .filter_expr(wanted.clone());
         let found = addresses(scan).await?;
         let found: HashMap<u32, &RoaringBitmap> = found.bitmaps().collect();
@@ -196,12 +197,12 @@ async fn addresses(scan: lance::dataset::scanner::Scanner) -> Result<RoaringTree
     Ok(found)
 }
 
-/// Offsets of living rows of a generation that have these values, ascending.
+/// Offsets of living rows of a generation that pass, ascending.
 async fn of_generation(
     table: &Table,
     base: &Arc<Dataset>,
     live: &Live,
-    exact: &[Exact],
+    filter: &Filter,
 ) -> Result<Vec<u32>> {
     if live.rows.is_empty() {
         return Ok(vec![]);
@@ -209,30 +210,27 @@ async fn of_generation(
     let (generation, facts) = (&live.keys.generation, &live.keys.facts);
     let open = OpenGeneration::open(base, table.store(), generation, facts, Fetch::Whole).await?;
     let keys = key_fields(base.schema());
-    let mapping = Mapping::new(&open, &compared(base.schema(), exact, &keys), &keys)?;
+    let mapping = Mapping::new(&open, &compared(base.schema(), filter, &keys), &keys)?;
     let mut rows = open.rows(Some(&mapping.columns()), 8192, 4 << 20).await?;
     let mut out = vec![];
     while let Some((batch, offsets)) = rows.try_next().await? {
         let (batch, offsets) = living(live, batch, offsets)?;
         let batch = mapping.apply(batch)?;
-        let held = exact
-            .iter()
-            .map(|e| e.holds(&batch))
-            .collect::<Result<Vec<_>>>()?;
-        let has = |row: usize| held.iter().all(|h| h.is_valid(row) && h.value(row));
-        let offsets = offsets.values().iter().enumerate();
-        out.extend(offsets.filter(|(row, _)| has(*row)).map(|(_, o)| *o));
+        let passes = filter.passes(&batch)?;
+        let offsets = offsets.values().iter().zip(passes);
+        out.extend(offsets.filter(|(_, passes)| *passes).map(|(o, _)| *o));
     }
     Ok(out)
 }
 
 /// The columns of a table that are compared, and its key, by which Lance reconciles.
-fn compared(schema: &Schema, exact: &[Exact], keys: &[(String, i32)]) -> Schema {
-    let ids = exact.iter().map(|e| e.id).chain(keys.iter().map(|k| k.1));
-    part(schema, &ids.collect::<BTreeSet<i32>>())
+fn compared(schema: &Schema, filter: &Filter, keys: &[(String, i32)]) -> Schema {
+    let mut ids = filter.ids();
+    ids.extend(keys.iter().map(|k| k.1));
+    part(schema, &ids)
 }
 
-fn living(
+pub(super) fn living(
     live: &Live,
     batch: RecordBatch,
     offsets: UInt32Array,
