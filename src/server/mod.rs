@@ -13,6 +13,7 @@ mod asked;
 mod catalog;
 mod etag;
 mod facts;
+mod generic;
 mod guard;
 mod index;
 mod json;

@@ -94,7 +94,7 @@ pub(super) fn parse(raw: Option<&str>, takes: Takes, source: Source) -> Result<A
             "limit" => ask.limit = number("limit", &value, 1, MAX_LIMIT)?,
             "offset" => ask.offset = number("offset", &value, 0, u64::MAX)?,
             "order" => ask.order = order(&value)?,
-            "where" => ask.condition = Some(condition(&value)?),
+            "where" => ask.condition = Some(condition("where", &value)?),
             "columns" => ask.columns = Some(columns(&value)?),
             exact => ask.exact.push((exact.to_string(), value.to_string())),
         }
@@ -126,17 +126,17 @@ fn order(value: &str) -> Result<Vec<OrderBy>, Problem> {
 }
 
 /// What it says is judged once the table's columns are known.
-fn condition(value: &str) -> Result<String, Problem> {
+pub(super) fn condition(name: &str, value: &str) -> Result<String, Problem> {
     if value.trim().is_empty() || value.len() > CONDITION_BYTES {
         return Err(Problem::parameter(
-            "where",
-            format!("where is a SQL expression of the table's columns, at most {CONDITION_BYTES} bytes"),
+            name,
+            format!("{name} is a SQL expression of the table's columns, at most {CONDITION_BYTES} bytes"),
         ));
     }
     Ok(value.to_string())
 }
 
-fn columns(value: &str) -> Result<Vec<String>, Problem> {
+pub(super) fn columns(value: &str) -> Result<Vec<String>, Problem> {
     let names: Vec<String> = value.split(',').map(str::to_string).collect();
     if names.len() > MAX_COLUMNS || names.iter().any(String::is_empty) {
         return Err(Problem::parameter(

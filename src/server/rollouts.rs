@@ -22,9 +22,9 @@ use super::query::number;
 use super::records::{JSON, sent, written_aside};
 use super::routes::{told, without_credentials};
 use super::serve::Shared;
-use crate::table::{Ask, Error, KeyText, Payload, Point, ReadError, Source, Table};
+use crate::table::{Ask, Error, KeyText, Page, Payload, Point, ReadError, Source, Table};
 
-type Answer = Result<Response, Told>;
+pub(super) type Answer = Result<Response, Told>;
 
 /// A problem as that client reads it.
 pub(super) struct Told(Problem);
@@ -62,8 +62,18 @@ pub(super) async fn list(State(shared): State<Arc<Shared>>, asked: Asked) -> Ans
     ask.columns = Some(all_but_the_payload(&shared, &table).await?);
     let page = shared.reader.read(&table, &ask).await?;
     let limit = shared.reader.limits().page_bytes;
+    listed("records", page, limit, write).await
+}
+
+/// Rows in one of that client's forms, as the one member of an object.
+pub(super) async fn listed(
+    member: &'static str,
+    page: Page,
+    limit: u64,
+    write: fn(&mut Vec<u8>, &RecordBatch) -> Result<(), Error>,
+) -> Answer {
     let (body, memory) = written_aside(move || {
-        let mut body = b"{\"records\":[".to_vec();
+        let mut body = format!("{{\"{member}\":[").into_bytes();
         let mut between = None;
         // Each batch is given back once it is written.
         for batch in page.batches {

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::catalog::Catalog;
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{facts, point, records, rollouts, routes, wait};
+use super::{facts, generic, point, records, rollouts, routes, wait};
 use crate::table::{ReadLimits, Reader};
 use crate::telemetry::Metrics;
 
@@ -157,6 +157,13 @@ fn router(shared: Arc<Shared>) -> Router {
         on("/healthz", Turn::Free, any(get(routes::healthz))),
         on("/readyz", Turn::Free, any(get(routes::readyz))),
         on("/metrics", Turn::Free, any(get(routes::metrics))),
+        on("/api/v1/generic/{name}", Turn::Data, any(get(generic::store))),
+        on("/api/v1/generic/{name}/rows", Turn::Data, any(get(generic::list))),
+        on(
+            "/api/v1/generic/{name}/rows/{*rest}",
+            Turn::Data,
+            any(get(generic::row)),
+        ),
         on("/api/v1/rollouts/{name}", Turn::Data, any(get(rollouts::store))),
         on(
             "/api/v1/rollouts/{name}/records",

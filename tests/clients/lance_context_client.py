@@ -32,7 +32,8 @@ def main(kind: str, uri: str):
     plan = json.load(sys.stdin)
     if uri.startswith("http://"):
         url, name = uri.rsplit("/", 1)
-        store = lance_context.RolloutStore.connect(url, name)
+        kinds = {"rollout": lance_context.RolloutStore, "generic": lance_context.GenericStore}
+        store = kinds[kind].connect(url, name)
     elif kind == "rollout":
         store = lance_context.RolloutStore.open(uri)
     elif "schema" in plan:
@@ -47,7 +48,8 @@ def main(kind: str, uri: str):
         elif step == "refused":
             answer = refused(lambda: getattr(store, args[0])(*args[1:]))
         else:
-            answer = getattr(store, step)(*args)
+            given = args.pop() if args and isinstance(args[-1], dict) else {}
+            answer = getattr(store, step)(*args, **given)
         if isinstance(answer, list):
             answer = [{k: wrap(v) for k, v in row.items()} for row in answer]
         elif isinstance(answer, dict):

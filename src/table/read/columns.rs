@@ -2,12 +2,16 @@
 //!
 //! Lives here: `Column`, as answers tell it. May use: the base's schema. Never: a row.
 
+use arrow_schema::DataType;
 use jiff::Timestamp;
 use serde::Serialize;
 
 use super::super::base::{Table, key_fields};
 use super::rows::shown;
 use super::{ReadError, Reader, SnapshotId};
+
+/// What lance-context writes into the metadata of a column that its lists leave out.
+const LARGE: &str = "lance-context:blob";
 
 /// A column of a table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -23,6 +27,12 @@ pub struct Column {
     pub key: Option<usize>,
     /// Whether it holds blobs: records show their sizes, and a route of its own sends one.
     pub blob: bool,
+    /// Its Arrow type.
+    #[serde(skip)]
+    pub arrow: DataType,
+    /// Whether lance-context declares it as one that no list shows.
+    #[serde(skip)]
+    pub large: bool,
     /// Whether records show it: one with a blob somewhere inside it is left out.
     pub shown: bool,
 }
@@ -46,6 +56,8 @@ impl Reader {
             nullable: f.nullable,
             key: keys.iter().position(|(_, id)| *id == f.id),
             blob: f.is_blob(),
+            arrow: f.data_type(),
+            large: f.metadata.get(LARGE).is_some_and(|v| v == "true"),
             shown: shown(schema).any(|s| s.id == f.id),
         });
         Ok((columns.collect(), SnapshotId::of_base(&base, read_at)))
