@@ -21,6 +21,12 @@ def wrap(value):
     return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
 
 
+def call(store, step: str, *args):
+    """A last argument that is an object holds arguments by name."""
+    given = args[-1] if args and isinstance(args[-1], dict) else {}
+    return getattr(store, step)(*(args[:-1] if given else args), **given)
+
+
 def refused(call) -> str:
     try:
         return f"not refused: {call()!r}"
@@ -46,10 +52,9 @@ def main(kind: str, uri: str):
         elif step == "list":
             answer = list(store.list(**(args[0] if args else {})))
         elif step == "refused":
-            answer = refused(lambda: getattr(store, args[0])(*args[1:]))
+            answer = refused(lambda: call(store, *args))
         else:
-            given = args.pop() if args and isinstance(args[-1], dict) else {}
-            answer = getattr(store, step)(*args, **given)
+            answer = call(store, step, *args)
         if isinstance(answer, list):
             answer = [{k: wrap(v) for k, v in row.items()} for row in answer]
         elif isinstance(answer, dict):

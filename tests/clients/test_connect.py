@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import base64
+import json
 import random
 import struct
+import urllib.error
+import urllib.request
 
+import lance
+import pyarrow as pa
+import pytest
 from driver import Local, merge
 from test_lance_context import Store, client
 from test_local import SLOW, manifest
@@ -135,16 +141,19 @@ def test_a_generic_store_is_read_through_the_server_as_it_was_written(tmp_path, 
         assert versions[1] > versions[0]
         [said] = client("generic", url, [["refused", "add", [{"id": "x"}]]])
         assert "RolloutStore.open(uri)" in said or "own client" in said
-        [said] = client("generic", url, [["refused", "list", None, None, "n >"]])
+        [said] = client("generic", url, [["refused", "list", {"filter": "n >"}]])
         assert "filter" in said
 
 
-def test_a_table_that_is_no_generic_store_is_not_read_as_one(tmp_path, seed):
-    s = Store(tmp_path, seed)
-    s.write(1)
+def test_a_table_that_is_no_generic_store_is_not_read_as_one(tmp_path):
+    key = {"lance-schema:unenforced-primary-key": "true"}
+    schema = pa.schema([pa.field("step", pa.int64(), nullable=False, metadata=key)])
+    lance.write_dataset(pa.table({"step": [1]}, schema=schema), tmp_path / "steps.lance")
+    lance.dataset(tmp_path / "steps.lance").initialize_mem_wal(maintained_indexes=[], unsharded=True)
     folder = tmp_path / "manifests"
     folder.mkdir()
-    manifest(folder, "run", s.uri, **SLOW)
-    with Local("-f", folder) as local:
-        _, said = client("generic", f"http://{local.address}/run", [["version"], ["refused", "list", None, None, "nothing = 1"]])
-        assert "nothing" in said
+    manifest(folder, "steps", tmp_path / "steps.lance", **SLOW)
+    with Local("-f", folder) as local, pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://{local.address}/api/v1/generic/steps")
+    assert refused.value.code == 404
+    assert json.load(refused.value)["error"]["code"] == "NO_GENERIC_STORE"
