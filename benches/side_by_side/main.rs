@@ -84,5 +84,8 @@ fn main() {
         if runs("page") {
             reading::page().await;
         }
+        if runs("union") {
+            reading::union().await;
+        }
     });
 }
