@@ -73,7 +73,9 @@ pub async fn page() {
 /// Pages, counts and points by the number of pending generations, on a local folder and with 20 ms a request.
 pub async fn union() {
     let mut table = base().await;
-    println!("\n| pending | ms a request | fragments | all | all ÷ fragments | all, deep | all, cold | cold ÷ fragments | count of all | point | requests of an all page | of a point |\n|---|---|---|---|---|---|---|---|---|---|---|---|");
+    println!(
+        "\n| pending | ms a request | fragments | all | all ÷ fragments | all, deep | all, cold | cold ÷ fragments | count of all | point | requests of an all page | of a point |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
+    );
     let mut flushed = 0;
     for pending in [0, 1, 10, 100, 400, 700] {
         flush(&mut table, flushed..pending).await;
@@ -85,7 +87,11 @@ pub async fn union() {
 }
 
 /// The times of one question, asked again and again, in ms; and the requests of each.
-async fn times<F: Future<Output = ()>>(slow: &Slow, turns: usize, ask: impl Fn(u64) -> F) -> (f64, f64) {
+async fn times<F: Future<Output = ()>>(
+    slow: &Slow,
+    turns: usize,
+    ask: impl Fn(u64) -> F,
+) -> (f64, f64) {
     let mut all = vec![];
     slow.counts.take();
     for turn in 0..turns {
@@ -107,15 +113,26 @@ async fn measured(table: &Fixture, pending: u64, delay: Duration) {
         ..Default::default()
     });
     let turns = if delay.is_zero() { 101 } else { 11 };
-    let open = Table::open(&stores, &Location::new(&table.uri)).await.unwrap();
+    let open = Table::open(&stores, &Location::new(&table.uri))
+        .await
+        .unwrap();
     let reader = Reader::new(ReadLimits::default());
     let begun = Instant::now();
     page_of(&reader, &open, Source::All, 0).await;
     let cold = begun.elapsed().as_secs_f64() * 1e3;
     let (reader, open) = (&reader, &open);
-    let (fragments, _) = times(&slow, turns, |t| page_of(reader, open, Source::Fragments, t * 401)).await;
-    let (all, requests) = times(&slow, turns, |t| page_of(reader, open, Source::All, t * 401)).await;
-    let (deep, _) = times(&slow, turns, |t| page_of(reader, open, Source::All, 89_000 + t)).await;
+    let (fragments, _) = times(&slow, turns, |t| {
+        page_of(reader, open, Source::Fragments, t * 401)
+    })
+    .await;
+    let (all, requests) = times(&slow, turns, |t| {
+        page_of(reader, open, Source::All, t * 401)
+    })
+    .await;
+    let (deep, _) = times(&slow, turns, |t| {
+        page_of(reader, open, Source::All, 89_000 + t)
+    })
+    .await;
     let (count, _) = times(&slow, turns, |_| async {
         reader.count(open, Source::All).await.unwrap();
     })

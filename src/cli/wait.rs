@@ -80,9 +80,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
 }
 
 fn document(waited: &Waited, spent: Duration) -> Value {
-    let shard = |s: &Awaited| {
-        json!({ "shard": s.shard, "generation": s.generation, "watermark": s.watermark, "pending": s.pending, "merged": s.is_held() })
-    };
+    let shard = |s: &Awaited| json!({ "shard": s.shard, "generation": s.generation, "watermark": s.watermark, "pending": s.pending, "merged": s.is_held() });
     json!({
         "merged": waited.is_held(),
         "shards": waited.shards.iter().map(shard).collect::<Vec<_>>(),

@@ -8,7 +8,9 @@
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType};
+use arrow_array::types::{
+    Float32Type, Float64Type, Int32Type, Int64Type, TimestampMicrosecondType,
+};
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, TimeUnit};
 use axum::extract::State;
@@ -23,7 +25,7 @@ use super::records::{JSON, sent, written_aside};
 use super::rollouts::{Answer, listed};
 use super::routes::{told, without_credentials};
 use super::serve::Shared;
-use crate::table::{Ask, Column, Error, KeyText, Point, ReadError, Source, Table};
+use crate::table::{Ask, Column, Error, KeyText, Point, Source, Table};
 
 /// The key of every such store.
 const ID: &str = "id";
@@ -34,7 +36,9 @@ pub(super) async fn store(State(shared): State<Arc<Shared>>, asked: Asked) -> An
     let table = table(&shared, &status).await?;
     let (columns, snapshot) = shared.reader.columns(&table).await?;
     is_store(&columns)?;
-    let declared = columns.iter().filter_map(|c| Some(json!([c.name, spec(c)?])));
+    let declared = columns
+        .iter()
+        .filter_map(|c| Some(json!([c.name, spec(c)?])));
     Ok(told(&json!({
         "name": status.name,
         "uri": without_credentials(&status.uri),
@@ -211,7 +215,10 @@ fn value(out: &mut Vec<u8>, of: &ArrayRef, row: usize) -> Result<(), arrow_schem
         DataType::Int32 => digits(out, of.as_primitive::<Int32Type>().value(row).into()),
         DataType::Int64 => digits(out, of.as_primitive::<Int64Type>().value(row)),
         DataType::Timestamp(TimeUnit::Microsecond, _) => {
-            digits(out, of.as_primitive::<TimestampMicrosecondType>().value(row));
+            digits(
+                out,
+                of.as_primitive::<TimestampMicrosecondType>().value(row),
+            );
         }
         DataType::Float32 => double(out, of.as_primitive::<Float32Type>().value(row).into()),
         DataType::Float64 => double(out, of.as_primitive::<Float64Type>().value(row)),

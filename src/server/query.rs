@@ -116,7 +116,9 @@ fn order(value: &str) -> Result<Vec<OrderBy>, Problem> {
     if odd || names.iter().any(|n| n.is_empty()) {
         return Err(Problem::parameter(
             "order",
-            format!("order is names of columns with commas between them, each once and at most {ORDER_COLUMNS}, with a - in front of those whose largest values come first"),
+            format!(
+                "order is names of columns with commas between them, each once and at most {ORDER_COLUMNS}, with a - in front of those whose largest values come first"
+            ),
         ));
     }
     let by = columns.into_iter();
@@ -130,7 +132,9 @@ pub(super) fn condition(name: &str, value: &str) -> Result<String, Problem> {
     if value.trim().is_empty() || value.len() > CONDITION_BYTES {
         return Err(Problem::parameter(
             name,
-            format!("{name} is a SQL expression of the table's columns, at most {CONDITION_BYTES} bytes"),
+            format!(
+                "{name} is a SQL expression of the table's columns, at most {CONDITION_BYTES} bytes"
+            ),
         ));
     }
     Ok(value.to_string())

@@ -157,14 +157,26 @@ fn router(shared: Arc<Shared>) -> Router {
         on("/healthz", Turn::Free, any(get(routes::healthz))),
         on("/readyz", Turn::Free, any(get(routes::readyz))),
         on("/metrics", Turn::Free, any(get(routes::metrics))),
-        on("/api/v1/generic/{name}", Turn::Data, any(get(generic::store))),
-        on("/api/v1/generic/{name}/rows", Turn::Data, any(get(generic::list))),
+        on(
+            "/api/v1/generic/{name}",
+            Turn::Data,
+            any(get(generic::store)),
+        ),
+        on(
+            "/api/v1/generic/{name}/rows",
+            Turn::Data,
+            any(get(generic::list)),
+        ),
         on(
             "/api/v1/generic/{name}/rows/{*rest}",
             Turn::Data,
             any(get(generic::row)),
         ),
-        on("/api/v1/rollouts/{name}", Turn::Data, any(get(rollouts::store))),
+        on(
+            "/api/v1/rollouts/{name}",
+            Turn::Data,
+            any(get(rollouts::store)),
+        ),
         on(
             "/api/v1/rollouts/{name}/records",
             Turn::Data,
@@ -179,8 +191,16 @@ fn router(shared: Arc<Shared>) -> Router {
     let named = [
         (places!(""), Turn::Free, get(routes::experiments)),
         (places!("/{name}"), Turn::Free, get(routes::experiment)),
-        (places!("/{name}/records"), Turn::Data, get(records::records)),
-        (places!("/{name}/records/{key}"), Turn::Data, get(point::record)),
+        (
+            places!("/{name}/records"),
+            Turn::Data,
+            get(records::records),
+        ),
+        (
+            places!("/{name}/records/{key}"),
+            Turn::Data,
+            get(point::record),
+        ),
         (
             places!("/{name}/records/{key}/blobs/{column}"),
             Turn::Data,
@@ -191,9 +211,8 @@ fn router(shared: Arc<Shared>) -> Router {
         (places!("/{name}/count"), Turn::Data, get(facts::count)),
         (places!("/{name}/wait"), Turn::Wait, get(wait::wait)),
     ];
-    let named = named.map(|(routes, turn, handler)| {
-        routes.map(|route| on(route, turn, any(handler.clone())))
-    });
+    let named = named
+        .map(|(routes, turn, handler)| routes.map(|route| on(route, turn, any(handler.clone()))));
     let fallback = get(routes::nothing)
         .fallback(routes::nothing)
         .layer(from_fn_with_state(unknown, pass));

@@ -167,7 +167,10 @@ mod tests {
             (format!("for={SHARD}:+1"), "for"),
             (format!("for={SHARD}:18446744073709551616"), "for"),
             ("for=../../x:1".into(), "for"),
-            (format!("for={}", [format!("{SHARD}:1").as_str(); 129].join(",")), "for"),
+            (
+                format!("for={}", [format!("{SHARD}:1").as_str(); 129].join(",")),
+                "for",
+            ),
             ("source=all".into(), "source"),
         ] {
             let problem = parse(Some(&raw)).unwrap_err();

@@ -63,8 +63,9 @@ pub use merge::{Limits, Merged, Outcome};
 pub use observation::{BaseFacts, Observation, Pending, ShardView};
 pub use observe::Tracker;
 pub use read::{
-    Ask, Awaited, CONDITION_BYTES, Column, Count, Goal, KeyText, ORDER_COLUMNS, OrderBy, Page, PageMemory, Payload, Point, ReadError,
-    ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource, Waited,
+    Ask, Awaited, CONDITION_BYTES, Column, Count, Goal, KeyText, ORDER_COLUMNS, OrderBy, Page,
+    PageMemory, Payload, Point, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source,
+    UnknownSource, Waited,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};

@@ -333,11 +333,7 @@ impl Reader {
     ///
     /// # Errors
     /// As [`Reader::read`].
-    pub async fn count_of(
-        &self,
-        table: &Table,
-        ask: &Ask,
-    ) -> Result<Count, ReadError> {
+    pub async fn count_of(&self, table: &Table, ask: &Ask) -> Result<Count, ReadError> {
         let mut view = self.view(table, ask.source, Instant::now(), false).await?;
         let rows = match counted(table, &view, ask).await {
             Ok(rows) => rows,

@@ -459,17 +459,38 @@ async fn a_shard_whose_newest_manifest_is_broken_is_never_called_fresh_and_count
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_ends_when_the_base_holds_what_was_flushed_and_says_not_yet_before() {
     let t = pending().await;
-    let early = expect(8, &["wait", "--table", &t.uri, "--timeout", "0s", "-o", "json"]);
+    let early = expect(
+        8,
+        &["wait", "--table", &t.uri, "--timeout", "0s", "-o", "json"],
+    );
     assert_eq!(early.json()["merged"], false);
     assert!(early.err.contains("2 shards are not merged"), "{early:?}");
     let waiting = start(&["wait", "--table", &t.uri, "--timeout", "5m"], &[]);
     expect(0, &["merge", "--table", &t.uri]);
     assert_eq!(waiting.code(), Some(0));
-    let after = expect(0, &["wait", "--table", &t.uri, "--timeout", "0s", "-o", "json"]).json();
-    assert_eq!((&after["merged"], &after["shards"][0]["watermark"]), (&true.into(), &3.into()));
+    let after = expect(
+        0,
+        &["wait", "--table", &t.uri, "--timeout", "0s", "-o", "json"],
+    )
+    .json();
+    assert_eq!(
+        (&after["merged"], &after["shards"][0]["watermark"]),
+        (&true.into(), &3.into())
+    );
     let shard = shard(0).to_string();
     let later = format!("{shard}:4");
-    expect(8, &["wait", "--table", &t.uri, "--timeout", "0s", "--for", &later]);
+    expect(
+        8,
+        &[
+            "wait",
+            "--table",
+            &t.uri,
+            "--timeout",
+            "0s",
+            "--for",
+            &later,
+        ],
+    );
     for wrong in ["4", "x:4", &format!("{shard}:-1")] {
         expect(2, &["wait", "--table", &t.uri, "--for", wrong]);
     }

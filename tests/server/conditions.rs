@@ -50,16 +50,21 @@ const CONDITIONS: [(&str, Test); 22] = [
         text(&r["episode"]).starts_with("it's")
     }),
     ("regexp_like(episode, '^key-0+[1-3][0-9]$')", |r| {
-        let end = text(&r["episode"]).trim_start_matches("key-").trim_start_matches('0');
+        let end = text(&r["episode"])
+            .trim_start_matches("key-")
+            .trim_start_matches('0');
         end.len() == 2 && matches!(end.as_bytes()[0], b'1'..=b'3')
     }),
-    ("length(episode) = 0 or starts_with(lower(episode), 'it')", |r| {
-        text(&r["episode"]).is_empty() || text(&r["episode"]).starts_with("it")
-    }),
+    (
+        "length(episode) = 0 or starts_with(lower(episode), 'it')",
+        |r| text(&r["episode"]).is_empty() || text(&r["episode"]).starts_with("it"),
+    ),
     ("info.step > 50000", |r| {
         r["info"]["step"].as_i64().is_some_and(|s| s > 50_000)
     }),
-    ("`info`.`text` = 'info 31'", |r| r["info"]["text"] == "info 31"),
+    ("`info`.`text` = 'info 31'", |r| {
+        r["info"]["text"] == "info 31"
+    }),
     ("ratio = 0", |r| r["ratio"].as_f64() == Some(0.0)),
     ("ratio > 0.05 AND ratio < 1", |r| {
         r["ratio"].as_f64().is_some_and(|f| f > 0.05)
@@ -131,7 +136,11 @@ async fn compare(served: &Served, hits: &mut [usize; CONDITIONS.len()]) {
                     break;
                 }
             }
-            assert_eq!(found.iter().collect::<Vec<_>>(), want, "{source} {condition}");
+            assert_eq!(
+                found.iter().collect::<Vec<_>>(),
+                want,
+                "{source} {condition}"
+            );
             let of = format!("&source={source}");
             let count = served.asked("count", condition, &of).await.json();
             assert_eq!(count["count"], want.len(), "{source} {condition}");
@@ -162,7 +171,10 @@ async fn a_condition_keeps_the_same_rows_before_and_after_a_merge_and_by_an_inde
 async fn a_condition_goes_with_values_and_columns() {
     let t = rich().await;
     let served = served(&t, StoresConfig::default()).await;
-    let whole = served.records("rich", "?source=all&limit=1000").await.records();
+    let whole = served
+        .records("rich", "?source=all&limit=1000")
+        .await
+        .records();
     let role = whole.iter().find_map(|r| r["role"].as_str()).unwrap();
     let want = whole.iter().filter(|r| r["role"] == role);
     let want: Vec<_> = want
@@ -244,9 +256,19 @@ async fn what_is_no_condition_on_the_tables_rows_is_refused_by_name() {
         &nots,
     ] {
         for source in ["fragments", "all"] {
-            let answer = served.asked("records", condition, &format!("&source={source}")).await;
-            assert_eq!((answer.status, answer.problem().as_str()), (400, "invalid-parameter"), "{condition}: {answer:?}");
-            assert_eq!(answer.json()["parameter"], "where", "{condition}: {answer:?}");
+            let answer = served
+                .asked("records", condition, &format!("&source={source}"))
+                .await;
+            assert_eq!(
+                (answer.status, answer.problem().as_str()),
+                (400, "invalid-parameter"),
+                "{condition}: {answer:?}"
+            );
+            assert_eq!(
+                answer.json()["parameter"],
+                "where",
+                "{condition}: {answer:?}"
+            );
         }
     }
     for column in ["nothing", "VALUE", "_rowid", "`a b`", "value.x"] {
@@ -255,7 +277,10 @@ async fn what_is_no_condition_on_the_tables_rows_is_refused_by_name() {
     }
     let unknown = served.asked("records", "nothing > 1", "").await.json();
     let said = unknown["detail"].as_str().unwrap();
-    assert!(said.contains("`nothing`") && said.contains("episode, value"), "{said}");
+    assert!(
+        said.contains("`nothing`") && said.contains("episode, value"),
+        "{said}"
+    );
 }
 
 #[tokio::test]

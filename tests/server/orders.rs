@@ -52,10 +52,12 @@ fn compare(a: &Value, b: &Value, descending: bool) -> Ordering {
 
 fn sorted(mut rows: Vec<Value>, order: &str) -> Vec<Value> {
     rows.sort_by(|a, b| {
-        let mut columns = order.split(',').map(|column| match column.strip_prefix('-') {
-            Some(column) => compare(&a[column], &b[column], true),
-            None => compare(&a[column], &b[column], false),
-        });
+        let mut columns = order
+            .split(',')
+            .map(|column| match column.strip_prefix('-') {
+                Some(column) => compare(&a[column], &b[column], true),
+                None => compare(&a[column], &b[column], false),
+            });
         columns.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
     });
     rows
@@ -67,11 +69,24 @@ async fn check(t: &Fixture) {
     for source in ["fragments", "wal", "all"] {
         let more = format!("?source={source}&limit=1000");
         let whole = served.records("sorted", &more).await.records();
-        for order in ["episode", "-episode", "value", "-value", "ratio", "-ratio", "role,-value", "-role,episode", "value,ratio,role,episode"] {
+        for order in [
+            "episode",
+            "-episode",
+            "value",
+            "-value",
+            "ratio",
+            "-ratio",
+            "role,-value",
+            "-role,episode",
+            "value,ratio,role,episode",
+        ] {
             let want = sorted(whole.clone(), order);
             let mut found = vec![];
             loop {
-                let page = format!("?source={source}&order={order}&limit=11&offset={}", found.len());
+                let page = format!(
+                    "?source={source}&order={order}&limit=11&offset={}",
+                    found.len()
+                );
                 let page = served.records("sorted", &page).await;
                 found.extend(page.records());
                 if page.json()["has_more"] == false {
@@ -80,7 +95,9 @@ async fn check(t: &Fixture) {
             }
             assert_eq!(found, want, "{source} {order}");
         }
-        let few = format!("?source={source}&limit=1000&order=-value&where=value%3E2&columns=episode,value");
+        let few = format!(
+            "?source={source}&limit=1000&order=-value&where=value%3E2&columns=episode,value"
+        );
         let few = served.records("sorted", &few).await.records();
         let want: Vec<_> = sorted(whole, "-value")
             .into_iter()
@@ -114,7 +131,11 @@ async fn what_has_no_order_and_what_lies_too_deep_is_refused_by_name() {
         ("order=value&offset=18446744073709551615", "offset"),
     ] {
         let answer = served.records("sorted", &format!("?{query}")).await;
-        assert_eq!((answer.status, answer.problem().as_str()), (400, "invalid-parameter"), "{answer:?}");
+        assert_eq!(
+            (answer.status, answer.problem().as_str()),
+            (400, "invalid-parameter"),
+            "{answer:?}"
+        );
         assert_eq!(answer.json()["parameter"], parameter);
     }
 }

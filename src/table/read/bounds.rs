@@ -63,13 +63,17 @@ pub enum ReadError {
         what: String,
     },
     /// A column whose values have no order.
-    #[error("the values of the column `{column}` have no order; order by columns of numbers, texts, times or bytes")]
+    #[error(
+        "the values of the column `{column}` have no order; order by columns of numbers, texts, times or bytes"
+    )]
     BadOrder {
         /// The column.
         column: String,
     },
     /// A page further back than rows are put in order.
-    #[error("with an order, a page ends at most {limit} rows after the first; ask for fewer by values or a condition, or without an order")]
+    #[error(
+        "with an order, a page ends at most {limit} rows after the first; ask for fewer by values or a condition, or without an order"
+    )]
     TooDeep {
         /// The bound.
         limit: u64,

@@ -306,7 +306,9 @@ impl Walk<'_> {
                     todo.extend([(deep, left.as_ref()), (deep, right.as_ref())]);
                 }
                 BinaryOperator::Divide | BinaryOperator::Modulo if !is_divisor(right) => {
-                    return Err(bad("it may divide by a number that is written out, and not by 0"));
+                    return Err(bad(
+                        "it may divide by a number that is written out, and not by 0",
+                    ));
                 }
                 BinaryOperator::Divide
                 | BinaryOperator::Modulo
@@ -504,7 +506,11 @@ fn pattern(part: &Sql) -> std::result::Result<(), ReadError> {
         },
         _ => None,
     };
-    let compiled = text.map(|t| regex::RegexBuilder::new(t).size_limit(PATTERN_BYTES).build());
+    let compiled = text.map(|t| {
+        regex::RegexBuilder::new(t)
+            .size_limit(PATTERN_BYTES)
+            .build()
+    });
     match compiled {
         Some(Ok(_)) => Ok(()),
         _ => Err(bad(

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::UInt64Type;
-use arrow_array::{Array, BooleanArray, RecordBatch, UInt32Array};
+use arrow_array::{BooleanArray, RecordBatch, UInt32Array};
 use arrow_select::filter::{filter, filter_record_batch};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use lance::Dataset;

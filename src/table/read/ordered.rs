@@ -78,7 +78,10 @@ impl Order {
             }
         };
         Ok(Self {
-            columns: by.iter().map(column).collect::<std::result::Result<_, _>>()?,
+            columns: by
+                .iter()
+                .map(column)
+                .collect::<std::result::Result<_, _>>()?,
         })
     }
 
@@ -409,8 +412,11 @@ mod tests {
 
     fn batch(values: &[i64]) -> RecordBatch {
         let schema = ArrowSchema::new(vec![ArrowField::new("v", DataType::Int64, false)]);
-        RecordBatch::try_new(Arc::new(schema), vec![Arc::new(Int64Array::from(values.to_vec()))])
-            .unwrap()
+        RecordBatch::try_new(
+            Arc::new(schema),
+            vec![Arc::new(Int64Array::from(values.to_vec()))],
+        )
+        .unwrap()
     }
 
     proptest! {

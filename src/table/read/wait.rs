@@ -14,9 +14,9 @@ use uuid::Uuid;
 use super::super::base::{Table, same_version};
 use super::super::error::Error;
 use super::super::snapshot::Snapshot;
+use super::Reader;
 use super::bounds::ReadError;
 use super::identity::SnapshotId;
-use super::Reader;
 
 /// How long after the first look the base is looked at again; half as long again each next time.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
