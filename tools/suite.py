@@ -63,7 +63,7 @@ class Run:
             start_new_session=True,
         )
         if self.quiet:
-            atexit.register(kill, child)
+            atexit.register(lambda: child.poll() is None and kill(child))
         done = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(name, began, state, done, child), daemon=True)
         ticker.start()
