@@ -7,6 +7,7 @@ library and the commands cargo and python3. Never: knowledge of what a test mean
 from __future__ import annotations
 
 import argparse
+import atexit
 import hashlib
 import json
 import os
@@ -43,8 +44,8 @@ class Outcome:
 class Run:
     """One child process whose output goes to a file, with a sign of life on the terminal while it works."""
 
-    def __init__(self, logs: Path, limit: float):
-        self.logs, self.limit = logs, limit
+    def __init__(self, logs: Path, limit: float, quiet: bool = False):
+        self.logs, self.limit, self.quiet = logs, limit, quiet
 
     def __call__(self, name: str, command: list[str], env=None, watch=None) -> tuple[int, str]:
         """Returns (exit code, output). `watch(line)` may return a word of progress. 124 after the limit."""
@@ -61,6 +62,8 @@ class Run:
             errors="replace",
             start_new_session=True,
         )
+        if self.quiet:
+            atexit.register(lambda: child.poll() is None and kill(child))
         done = threading.Event()
         ticker = threading.Thread(target=self._tick, args=(name, began, state, done, child), daemon=True)
         ticker.start()
@@ -92,6 +95,8 @@ class Run:
             if spent > self.limit:
                 state["late"] = True
                 kill(child)
+            if self.quiet:
+                continue
             if tty:
                 print(f"\r\033[K{name:<12} {spent / 60:5.1f} min  {state['word']}", end="", flush=True)
             elif spent - last >= 120:
@@ -164,6 +169,8 @@ class Suite:
         self.run = Run(logs, (6 * 60 if full else 45) * 60)
         self.logs = logs
         self.built: bool | None = None
+        self.beside: dict[str, threading.Event] = {}
+        self.made: dict[str, tuple[int, str]] = {}
 
     def worlds(self) -> dict:
         """Name to function, in the order of running: cheap ones first. Integration worlds are those of Cargo.toml."""
@@ -241,12 +248,33 @@ class Suite:
     def integration(self, name: str):
         return lambda: self.tools(name) or self.cargo_test(name, ["--test", name])
 
+    def make_tools_beside(self, names: list[str]):
+        """Builds the programs of these worlds while cargo compiles: a crate that waits for another leaves a core idle."""
+        scripts = {name: ROOT / "tests" / name / "tools" / "build.py" for name in names}
+        quiet = Run(self.logs, self.run.limit, quiet=True)
+
+        def work():
+            for name, script in scripts.items():
+                try:
+                    if script.exists():
+                        self.made[name] = quiet(f"{name}-tools", ["nice", "-n", "10", "python3", str(script)])
+                finally:
+                    self.beside[name].set()
+
+        self.beside = {name: threading.Event() for name in names}
+        threading.Thread(target=work, daemon=True).start()
+
     def tools(self, name: str) -> Outcome | None:
         """Builds the programs that a world keeps pinned in tests/<world>/tools, once. The outcome where that fails."""
         script = ROOT / "tests" / name / "tools" / "build.py"
         if not script.exists():
             return None
-        code, text = self.run(f"{name}-tools", ["python3", str(script)], watch=tools_progress)
+        began = time.monotonic()
+        while name in self.beside and not self.beside[name].wait(120):
+            say(f"{name + '-tools':<12} {(time.monotonic() - began) / 60:5.1f} min  still being built")
+        code, text = self.made.get(name, (1, ""))
+        if code:
+            code, text = self.run(f"{name}-tools", ["python3", str(script)], watch=tools_progress)
         if not code:
             return None
         out = Outcome()
@@ -381,6 +409,9 @@ def test(suite: Suite, names: list[str]) -> int:
         return 2
     outcomes, rust = [], {"unit", *suite.test_targets()}
     for name in names or worlds:
+        # Not beside those that build a program themselves: one waits for another.
+        if name not in ("rooms", "supply", "chart") and not suite.beside:
+            suite.make_tools_beside([n for n in names or worlds if n in rust])
         if name in rust and suite.built is None:
             outcomes.append(timed("build", suite.build))
         if name in rust and not suite.built:

@@ -85,6 +85,7 @@ pub fn code(e: &Error) -> u8 {
         | Error::DiskFull(_) => UNREACHABLE,
         Error::SchemaMismatch { .. }
         | Error::GenerationUnreadable { .. }
+        | Error::GenerationRefused { .. }
         | Error::UnsupportedManifest { .. }
         | Error::Corrupt { .. } => CORRUPT,
         Error::Unsupported { .. } | Error::ForeignBase(_) | Error::OverBudget { .. } => REFUSED,

@@ -222,9 +222,14 @@ impl Dispatcher {
         tell(&mut self.entries, &self.told, &self.metrics);
     }
 
-    /// This process's time, which never goes back.
+    /// This process's time. It stands still while its clock is corrected by a little, and follows one that was set back.
     fn now(&mut self) -> Timestamp {
-        self.clock = self.clock.max(Timestamp::now());
+        let (told, before) = (Timestamp::now(), self.clock);
+        self.clock = views::follow(before, told);
+        if self.clock < before {
+            tracing::warn!(from = %before, to = %told, "the clock was set back");
+            self.entries.values_mut().for_each(|e| e.set_back(told));
+        }
         self.clock
     }
 

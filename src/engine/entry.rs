@@ -100,6 +100,13 @@ impl Entry {
         self.touched || !self.recent.is_empty()
     }
 
+    /// Takes nothing as later than `now`: a clock that was ahead said so.
+    pub fn set_back(&mut self, now: Timestamp) {
+        self.view.set_back(now);
+        self.first_seen.values_mut().for_each(|at| *at = now.min(*at));
+        self.touched = true;
+    }
+
     /// Takes a look that succeeded and began at `began`.
     pub fn looked(&mut self, seen: Seen, began: Timestamp, now: Timestamp) {
         let observation = &seen.observation;

@@ -57,7 +57,9 @@ impl Quarantine {
     pub fn stops(&self, shard: Uuid, schema: Option<u64>, now: Timestamp) -> Option<u64> {
         let case = self.cases.get(&shard)?;
         let moved = schema.is_some() && case.schema.is_some() && schema != case.schema;
-        (now < case.retry_at && !moved).then_some(case.told.generation)
+        // A try that is further away than its wait was set by a clock that went back since.
+        let waits = now < case.retry_at && case.retry_at <= later(now, case.wait);
+        (waits && !moved).then_some(case.told.generation)
     }
 
     /// What is in quarantine.
@@ -105,6 +107,14 @@ mod tests {
         assert_eq!(book.stops(Uuid::nil(), Some(1), at(24)), Some(4));
         assert_eq!(book.stops(Uuid::nil(), Some(1), at(25)), None);
         assert_eq!(book.told()[0].since, at(0));
+    }
+
+    #[test]
+    fn a_clock_that_went_back_holds_no_generation_for_longer_than_its_wait() {
+        let mut book = Quarantine::default();
+        book.put(told("a"), None, at(3600), WAITS);
+        assert_eq!(book.stops(Uuid::nil(), None, at(3600)), Some(4));
+        assert_eq!(book.stops(Uuid::nil(), None, at(0)), None);
     }
 
     #[test]

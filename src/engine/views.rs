@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::config::REAL_PER_PLANNED;
 use super::look::Seen;
+use crate::plan::backoff::CAP;
 use crate::plan::{self, Generation, MergedGeneration, PendingGeneration, Reason};
 use crate::table::{self, AnomalyKind};
 
@@ -117,6 +118,15 @@ fn anomalies(seen: &Seen, shard: Option<Uuid>) -> Vec<plan::Anomaly> {
     .collect()
 }
 
+/// The time to go by after `before`, where a clock tells `told`: never back by less than the longest backoff, so that a
+/// correction disturbs nothing; but a clock that was far ahead does not hold the engine until it gets there again.
+pub fn follow(before: Timestamp, told: Timestamp) -> Timestamp {
+    match before <= later(told, CAP) {
+        true => before.max(told),
+        false => told,
+    }
+}
+
 fn later(at: Timestamp, span: Duration) -> Timestamp {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
     at.checked_add(span).unwrap_or(Timestamp::MAX)
@@ -130,6 +140,15 @@ fn earlier(at: Timestamp, span: Duration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn time_stands_still_for_a_correction_and_follows_a_clock_that_was_set_back() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        assert_eq!(follow(Timestamp::MIN, at(5)), at(5));
+        assert_eq!(follow(at(5), at(9)), at(9));
+        assert_eq!(follow(at(500), at(5)), at(500));
+        assert_eq!(follow(at(3605), at(5)), at(5));
+    }
 
     #[test]
     fn every_anomaly_of_a_table_is_a_reason_of_the_plan() {

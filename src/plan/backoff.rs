@@ -57,9 +57,11 @@ impl Backoff {
         Self::default()
     }
 
-    /// The instant to wait for, if it is still to come.
+    /// The instant to wait for, if it is still to come. One that is further away than any delay was set by a clock that
+    /// went back since, and is not waited for.
     pub fn waits_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.until.filter(|until| *until > now)
+        let longest = clock::after(now, ceiling(self.failures));
+        self.until.filter(|until| now < *until && *until <= longest)
     }
 }
 
@@ -97,6 +99,15 @@ mod tests {
         let again = thrice.succeeded().failed(now, 1.0);
         assert_eq!(again.failures, 1);
         assert_eq!(again.until, Some(clock::after(now, BASE)));
+    }
+
+    #[test]
+    fn a_backoff_from_a_clock_that_went_back_an_hour_is_not_waited_for() {
+        let now = Timestamp::UNIX_EPOCH;
+        let ahead = clock::after(now, Duration::from_secs(3600));
+        let once = Backoff::default().failed(ahead, 1.0);
+        assert_eq!(once.waits_until(ahead), Some(clock::after(ahead, BASE)));
+        assert_eq!(once.waits_until(now), None);
     }
 
     #[test]

@@ -81,7 +81,8 @@ impl Needs {
     /// again.
     fn lets(&self, table: &TableView, upkeep: &Upkeep, now: Timestamp) -> bool {
         let done = clock::after(now, table.history.upkeep());
-        let retry = table.merge_trouble.backoff.until.unwrap_or(Timestamp::MIN);
+        let retry = table.merge_trouble.backoff.waits_until(now);
+        let retry = retry.unwrap_or(Timestamp::MIN);
         let ends_in_time = |merge: &MergeNeed| done <= merge.due.max(retry);
         upkeep.turn_at <= now || self.merge.as_ref().is_none_or(ends_in_time)
     }

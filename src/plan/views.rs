@@ -355,6 +355,28 @@ pub struct TableView {
 }
 
 impl TableView {
+    /// Takes nothing that is remembered as later than `now`: a clock that was ahead, and was set back, said so.
+    pub fn set_back(&mut self, now: Timestamp) {
+        let Past {
+            merge_started,
+            merge_cut,
+            compact_started,
+            compact_settled: _,
+            optimize_started,
+            optimize_settled: _,
+            clean_started,
+            ended,
+        } = &mut self.past;
+        let past = [merge_started, merge_cut, compact_started, optimize_started, clean_started, ended];
+        for at in past.into_iter().chain([&mut self.requested]).flatten() {
+            *at = now.min(*at);
+        }
+        self.known_since = now.min(self.known_since);
+        for running in &mut self.running {
+            running.started = now.min(running.started);
+        }
+    }
+
     /// A table that nobody has looked at.
     pub fn new(id: TableId, namespace: Namespace, policy: Policy, known_since: Timestamp) -> Self {
         Self {

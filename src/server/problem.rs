@@ -229,6 +229,9 @@ impl From<Error> for Problem {
             }
             | Error::SchemaMismatch {
                 shard, generation, ..
+            }
+            | Error::GenerationRefused {
+                shard, generation, ..
             } => unavailable(
                 "generation-unreadable",
                 "A pending generation cannot be read",

@@ -56,6 +56,14 @@ pub enum Error {
         generation: u64,
         what: String,
     },
+    #[error("generation {generation} of shard {shard} is refused: {what}")]
+    GenerationRefused {
+        shard: uuid::Uuid,
+        generation: u64,
+        /// `ForeignBase` or `Unsupported`.
+        reason: &'static str,
+        what: String,
+    },
     #[error("shard {shard}: {what}")]
     UnsupportedManifest { shard: uuid::Uuid, what: String },
     #[error("{what}")]
@@ -105,6 +113,7 @@ impl Error {
             Error::ForeignBase(_) => "ForeignBase",
             Error::SchemaMismatch { .. } => "SchemaMismatch",
             Error::GenerationUnreadable { .. } => "GenerationUnreadable",
+            Error::GenerationRefused { reason, .. } => reason,
             Error::UnsupportedManifest { .. } => "UnsupportedManifest",
             Error::Corrupt { .. } => "Corrupt",
             Error::CredentialsRejected(_) => "CredentialsRejected",
@@ -128,7 +137,9 @@ impl Error {
             | Error::NotMemWal(_)
             | Error::CredentialsRejected(_)
             | Error::CredentialsIncomplete(_) => Class::Waiting,
-            Error::SchemaMismatch { .. } | Error::GenerationUnreadable { .. } => Class::Waiting,
+            Error::SchemaMismatch { .. }
+            | Error::GenerationUnreadable { .. }
+            | Error::GenerationRefused { .. } => Class::Waiting,
             Error::UnsupportedManifest { .. }
             | Error::Corrupt { .. }
             | Error::NotALanceTable(..) => Class::Waiting,
@@ -152,6 +163,9 @@ impl Error {
                 shard, generation, ..
             }
             | Error::GenerationUnreadable {
+                shard, generation, ..
+            }
+            | Error::GenerationRefused {
                 shard, generation, ..
             } => Some((*shard, *generation)),
             _ => None,

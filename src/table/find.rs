@@ -122,20 +122,30 @@ pub(crate) async fn ahead(within: Within<'_>, wanted: u64) -> Result<Option<Ahea
     if keys.is_empty() || rows_of(base) == 0 || by_index(base, keys, wanted).await? {
         return Ok(None);
     }
-    let mut rows = scan(within, None).await?;
+    Ok(Some(Ahead(on_its_way(scan(within, None).await?))))
+}
+
+/// The same batches, read by a task of their own. One that gives up is an error: half of the keys are no answer.
+fn on_its_way(mut rows: Keys) -> Keys {
     let (send, receive) = mpsc::channel(AHEAD);
     // Ends when its receiver is gone.
-    tokio::spawn(async move {
+    let task = tokio::spawn(async move {
         while let Some(batch) = rows.next().await {
             if send.send(batch).await.is_err() {
                 break;
             }
         }
     });
-    let taken = stream::unfold(receive, |mut receive| async {
-        receive.recv().await.map(|batch| (batch, receive))
+    let taken = stream::unfold((receive, Some(task)), |(mut receive, mut task)| async {
+        if let Some(batch) = receive.recv().await {
+            return Some((batch, (receive, task)));
+        }
+        let gave_up = task.take()?.await.err()?;
+        tracing::error!(error = %gave_up, "the scan of the base's keys gave up");
+        let what = "Lance gave up while the base's keys were read".into();
+        Some((Err(Error::Corrupt { what }), (receive, None)))
     });
-    Ok(Some(Ahead(taken.boxed())))
+    taken.boxed()
 }
 
 /// Scans the base's key columns with their row addresses, and row ids where those are stable.
@@ -241,5 +251,29 @@ impl Search<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let keys = arrow_array::Int64Array::from(vec![1]);
+        RecordBatch::try_from_iter([("id", std::sync::Arc::new(keys) as _)]).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_scan_that_panics_half_way_is_an_error_and_no_end() {
+        let broken = stream::iter(0..3).map(|n| match n {
+            2 => panic!("a broken page"),
+            _ => Ok(batch()),
+        });
+        let read: Vec<_> = on_its_way(broken.boxed()).collect().await;
+        let errors: Vec<_> = read.iter().map(|b| b.as_ref().err().map(Error::reason)).collect();
+        assert_eq!(errors, [None, None, Some("Corrupt")]);
+        let whole = stream::iter(0..3).map(|_| Ok(batch())).boxed();
+        let read: Vec<_> = on_its_way(whole).collect().await;
+        assert!(read.len() == 3 && read.iter().all(Result::is_ok));
     }
 }

@@ -219,10 +219,10 @@ impl OpenGeneration {
             return Err(generation.foreign());
         }
         if let Some(name) = nested_blob(&manifest.schema) {
-            return Err(Error::Unsupported {
-                what: format!("a blob inside the column `{name}`"),
-                remedy: "make the blob a column of its own; nothing was fetched".into(),
-            });
+            let what = format!(
+                "a blob lies inside its column `{name}`; make the blob a column of its own, nothing was fetched"
+            );
+            return Err(generation.refused("Unsupported", what));
         }
         let positional_ids = manifest.writer_version.as_ref().is_some_and(|w| {
             w.library == "lance"
@@ -383,10 +383,17 @@ impl OpenGeneration {
 
 impl Generation {
     fn foreign(&self) -> Error {
-        Error::ForeignBase(format!(
-            "generation {} of shard {}",
-            self.number, self.shard
-        ))
+        let what = "it refers to data outside the table, of which nothing was asked for; write its rows again with their data";
+        self.refused("ForeignBase", what.into())
+    }
+
+    fn refused(&self, reason: &'static str, what: String) -> Error {
+        Error::GenerationRefused {
+            shard: self.shard,
+            generation: self.number,
+            reason,
+            what,
+        }
     }
 
     /// A Lance error met while reading this generation: the store's kinds stay, all else is the generation's fault.

@@ -10,7 +10,7 @@ use futures::TryStreamExt;
 use lance::Dataset;
 use lance_core::datatypes::{BlobHandling, BlobKind, Schema};
 
-use super::super::error::{Error, Result};
+use super::super::error::Result;
 use super::Generation;
 
 /// Refuses a generation with a blob that is not in files of its own.
@@ -33,8 +33,7 @@ pub(super) async fn refuse_foreign(
     while let Some(batch) = rows.try_next().await.map_err(failed)? {
         let columns = batch.columns().iter().filter_map(|c| c.as_struct_opt());
         if columns.into_iter().any(any_leads_out) {
-            let where_ = format!("a blob of generation {} of shard {}", of.number, of.shard);
-            return Err(Error::ForeignBase(where_));
+            return Err(of.foreign());
         }
     }
     Ok(())
