@@ -225,7 +225,7 @@ impl Dispatcher {
     /// This process's time. It stands still while its clock is corrected by a little, and follows one that was set back.
     fn now(&mut self) -> Timestamp {
         let (told, before) = (Timestamp::now(), self.clock);
-        self.clock = views::follow(before, told);
+        self.clock = super::views::follow(before, told);
         if self.clock < before {
             tracing::warn!(from = %before, to = %told, "the clock was set back");
             self.entries.values_mut().for_each(|e| e.set_back(told));

@@ -103,7 +103,9 @@ impl Entry {
     /// Takes nothing as later than `now`: a clock that was ahead said so.
     pub fn set_back(&mut self, now: Timestamp) {
         self.view.set_back(now);
-        self.first_seen.values_mut().for_each(|at| *at = now.min(*at));
+        self.first_seen
+            .values_mut()
+            .for_each(|at| *at = now.min(*at));
         self.touched = true;
     }
 

@@ -367,7 +367,14 @@ impl TableView {
             clean_started,
             ended,
         } = &mut self.past;
-        let past = [merge_started, merge_cut, compact_started, optimize_started, clean_started, ended];
+        let past = [
+            merge_started,
+            merge_cut,
+            compact_started,
+            optimize_started,
+            clean_started,
+            ended,
+        ];
         for at in past.into_iter().chain([&mut self.requested]).flatten() {
             *at = now.min(*at);
         }

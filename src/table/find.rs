@@ -270,7 +270,10 @@ mod tests {
             _ => Ok(batch()),
         });
         let read: Vec<_> = on_its_way(broken.boxed()).collect().await;
-        let errors: Vec<_> = read.iter().map(|b| b.as_ref().err().map(Error::reason)).collect();
+        let errors: Vec<_> = read
+            .iter()
+            .map(|b| b.as_ref().err().map(Error::reason))
+            .collect();
         assert_eq!(errors, [None, None, Some("Corrupt")]);
         let whole = stream::iter(0..3).map(|_| Ok(batch())).boxed();
         let read: Vec<_> = on_its_way(whole).collect().await;

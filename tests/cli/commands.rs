@@ -4,7 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::fixtures::{Fixture, Spec, shard};
+use arrow_array::RecordBatchIterator;
+use lance::Dataset;
+
+use crate::fixtures::{Fixture, Spec, copy_dir, shard};
 use crate::process::{expect, freshet, start, tree};
 
 /// Two shards with three generations each: inserts, updates, deletes.
@@ -496,4 +499,37 @@ async fn a_wait_ends_when_the_base_holds_what_was_flushed_and_says_not_yet_befor
     }
     expect(2, &["wait", "--table", &t.uri, "--timeout", "30"]);
     expect(3, &["wait", "--table", &format!("{}.none", t.uri)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_generation_that_refers_to_data_elsewhere_stops_its_shard_and_no_other() {
+    let mut t = pending().await;
+    let beside = tempfile::tempdir().unwrap();
+    let place = |name: &str| beside.path().join(name).to_str().unwrap().to_string();
+    let rows = t.spec.shape.batch(&[(9000, 1)]);
+    let rows = RecordBatchIterator::new([Ok(rows)], t.spec.shape.schema());
+    let mut other = Dataset::write(rows, &place("other"), None).await.unwrap();
+    other.shallow_clone(&place("clone"), 1, None).await.unwrap();
+    let log = t.path().join("_mem_wal").join(shard(0).to_string());
+    let mut dirs = std::fs::read_dir(log).unwrap().map(|e| e.unwrap().path());
+    let second = dirs.find(|d| d.to_string_lossy().ends_with("_gen_2"));
+    let second = second.unwrap();
+    std::fs::remove_dir_all(&second).unwrap();
+    copy_dir(Path::new(&place("clone")), &second);
+    let done = expect(
+        6,
+        &["merge", "--table", &t.uri, "--until-fresh", "-o", "json"],
+    );
+    assert!(done.err.contains("ForeignBase"), "{done:?}");
+    let left = expect(0, &["backlog", "--table", &t.uri, "-o", "json"]).json();
+    let pending: Vec<_> = left["shards"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|s| s["pending"].clone())
+        .collect();
+    let mut want = [(shard(0), 2), (shard(1), 0)];
+    want.sort();
+    assert_eq!(pending, want.map(|(_, n)| serde_json::json!(n)));
+    t.close().await;
 }

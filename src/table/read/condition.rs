@@ -36,6 +36,9 @@ const MOST_PARTS: usize = 256;
 /// How deep they may lie in one another, chains of `and` and `or` apart.
 const DEEPEST: usize = 32;
 
+/// The stack on which it is read.
+const STACK_BYTES: usize = 16 << 20;
+
 /// Functions of one row that cannot fail, and how many arguments each takes.
 pub const FUNCTIONS: [(&str, std::ops::RangeInclusive<usize>); 18] = [
     ("array_has", 2..=2),
@@ -75,6 +78,11 @@ impl Condition {
     /// # Errors
     /// `BadCondition`, `UnknownColumn`.
     pub fn read(schema: &Schema, text: &str) -> std::result::Result<Self, ReadError> {
+        // Parsers and planners call themselves for every part in a part; a thread's own stack is short for that.
+        stacker::grow(STACK_BYTES, || Self::planned(schema, text))
+    }
+
+    fn planned(schema: &Schema, text: &str) -> std::result::Result<Self, ReadError> {
         let tree = parsed(text)?;
         let mut walk = Walk {
             schema,
