@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use freshet::api::GoDuration;
-use freshet::controller::{self, Error, Options, Settings};
+use freshet::cluster::Settings;
+use freshet::controller::{self, Error, Options};
 use freshet::engine::Config;
 use serde_json::json;
 
