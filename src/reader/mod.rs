@@ -20,4 +20,4 @@ mod shelf;
 mod token;
 mod told;
 
-pub use role::{Error, Options, Up, run};
+pub use role::{Error, Options, Security, Up, run};

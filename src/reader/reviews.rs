@@ -3,7 +3,7 @@
 //! Lives here: `Reviews`, the trait of them, and `ClusterReviews`, which asks a real API server. May use: kube. Must never
 //! come in: an answer for one that did not come, or a token in a message.
 
-use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
@@ -12,11 +12,15 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::Api;
 use kube::api::PostParams;
+use tokio::time::timeout;
 
 use super::token::Token;
 use crate::cluster::Cluster;
-use crate::cluster::client::within;
+use crate::cluster::client::code;
 use crate::server::{Identity, Sight};
+
+/// How long a review may take: a caller waits for it.
+const WITHIN: Duration = Duration::from_secs(5);
 
 /// That nobody answered, or not what was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +75,12 @@ impl Reviews for ClusterReviews {
             Sight::Records { namespace, name } => ("get", Some(namespace), Some(name)),
         };
         let text = |s: &str| s.to_owned();
-        let extra: BTreeMap<String, Vec<String>> = who.extra.clone();
         let review = SubjectAccessReview {
             spec: SubjectAccessReviewSpec {
                 user: Some(who.user.clone()),
                 uid: Some(who.uid.clone()).filter(|uid| !uid.is_empty()),
                 groups: Some(who.groups.iter().cloned().collect()),
-                extra: Some(extra).filter(|e| !e.is_empty()),
+                extra: Some(who.extra.clone()).filter(|e| !e.is_empty()),
                 resource_attributes: Some(ResourceAttributes {
                     group: Some("freshet.dev".into()),
                     resource: Some("experiments".into()),
@@ -100,14 +103,13 @@ async fn create<K>(api: &Api<K>, review: &K) -> Result<K, Away>
 where
     K: kube::Resource + Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
 {
-    match within(api.create(&PostParams::default(), review)).await {
-        Some(Ok(answered)) => Ok(answered),
-        Some(Err(e)) => {
+    match timeout(WITHIN, api.create(&PostParams::default(), review)).await {
+        Ok(Ok(answered)) => Ok(answered),
+        Ok(Err(e)) => {
             // What the client says of an answer may hold what was sent.
-            let code = crate::cluster::client::code(&e);
-            tracing::warn!(code, "the API server did not answer a review");
+            tracing::debug!(code = code(&e), "the API server did not answer a review");
             Err(Away)
         }
-        None => Err(Away),
+        Err(_) => Err(Away),
     }
 }

@@ -171,15 +171,15 @@ impl Authoriser for Open {
 #[derive(Debug)]
 pub(super) struct Shares {
     most: usize,
-    /// Callers with at least one.
-    held: Arc<Mutex<HashMap<Arc<Identity>, usize>>>,
+    /// Callers with at least one, by name: more tokens are no more callers.
+    held: Arc<Mutex<HashMap<String, usize>>>,
 }
 
 /// One request of a caller's share, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Share {
-    held: Arc<Mutex<HashMap<Arc<Identity>, usize>>>,
-    of: Arc<Identity>,
+    held: Arc<Mutex<HashMap<String, usize>>>,
+    of: String,
 }
 
 impl Shares {
@@ -190,9 +190,10 @@ impl Shares {
 
     /// A request begins. Whoever has no name has no share, and none is asked of them.
     pub fn take(&self, caller: &Caller) -> Result<Option<Share>, Refused> {
-        let Caller::Known(of) = caller else {
+        let Caller::Known(who) = caller else {
             return Ok(None);
         };
+        let of = who.user.clone();
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let count = held.entry(of.clone()).or_default();
         if *count >= self.most {
@@ -201,7 +202,6 @@ impl Shares {
             return Err(Refused::Share(self.most));
         }
         *count += 1;
-        let of = of.clone();
         Ok(Some(Share {
             held: self.held.clone(),
             of,
