@@ -73,7 +73,8 @@ def together(parts) -> dict:
 
 def part(documents: list[dict], name: str) -> list[dict]:
     """What is of one of the two programs, the controller or the reader."""
-    return [d for d in documents if d["metadata"]["name"].endswith(f"-{name}")]
+    own = lambda d: d["metadata"]["name"].endswith(f"-{name}") and not d["metadata"]["name"].endswith("-data-reader")
+    return [d for d in documents if own(d)]
 
 
 def controller(documents) -> dict:
