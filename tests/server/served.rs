@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use freshet::server::{Catalog, Config, ExperimentStatus, Server, Unopened};
+use freshet::server::{Authoriser, Catalog, Config, ExperimentStatus, Open, Server, Unopened};
 use freshet::table::{Location, Stores, StoresConfig, Table};
 use freshet::telemetry::Metrics;
 use serde_json::Value;
@@ -87,11 +87,21 @@ impl Served {
     }
 
     pub async fn with(tables: Tables, config: Config) -> Self {
+        Self::for_callers(tables, config, Arc::new(Open)).await
+    }
+
+    /// One that lets in whom `authority` does.
+    pub async fn for_callers(
+        tables: Tables,
+        config: Config,
+        authority: Arc<dyn Authoriser>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (metrics, tables) = (Arc::new(Metrics::new()), Arc::new(tables));
         let stop = CancellationToken::new();
         let server = Server::new(tables.clone(), metrics.clone(), config);
+        let server = server.authorised_by(authority);
         let task = tokio::spawn(server.serve(listener, stop.clone()));
         Self {
             address,
