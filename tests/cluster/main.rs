@@ -30,4 +30,5 @@ mod running;
 mod steady;
 mod storms;
 mod tally;
+mod visitors;
 mod writing;
