@@ -14,8 +14,8 @@ use super::desk::Wrote;
 use super::lease::ClusterLease;
 use super::news::News;
 use crate::api::{API_VERSION, ExperimentStatus, KIND};
-use crate::cluster::client::{Guarded, Readable, code, within};
 use crate::cluster::Cluster;
+use crate::cluster::client::{Guarded, Readable, code, within};
 use crate::plan::TableId;
 
 /// Who writes, as managed fields and events name it.

@@ -80,7 +80,9 @@ impl Catalog for Book {
     fn get(&self, namespace: Option<&str>, name: &str) -> Option<ExperimentStatus> {
         let statuses = self.statuses.borrow().clone();
         let told = self.pages().get(name).map(|p| told(p, &statuses))?;
-        namespace.is_none_or(|n| n == told.namespace).then_some(told)
+        namespace
+            .is_none_or(|n| n == told.namespace)
+            .then_some(told)
     }
 
     async fn table(&self, of: &ExperimentStatus) -> Result<Option<Arc<Table>>, Unopened> {

@@ -175,7 +175,8 @@ mod tests {
     fn ask(
         asked: &Arc<AtomicUsize>,
         answer: Answer<usize>,
-    ) -> impl FnOnce(Option<usize>) -> Result<std::future::Ready<Answer<usize>>, Refused> + use<> {
+    ) -> impl FnOnce(Option<usize>) -> Result<std::future::Ready<Answer<usize>>, Refused> + use<>
+    {
         let asked = asked.clone();
         move |_| {
             asked.fetch_add(1, Ordering::SeqCst);

@@ -151,7 +151,9 @@ impl Opener {
 
     fn leads(&self, endpoint: &str) -> Option<Leads> {
         let known = lock(&self.endpoints).get(endpoint).copied();
-        known.filter(|(_, next)| self.now() < *next).map(|(leads, _)| leads)
+        known
+            .filter(|(_, next)| self.now() < *next)
+            .map(|(leads, _)| leads)
     }
 
     async fn look_up(&self, endpoint: &str) {
@@ -172,7 +174,10 @@ impl Opener {
     /// # Errors
     /// `NotYet` where the API server does not answer and never said what it holds.
     async fn read(&self, named: &Named) -> Result<(), Unopened> {
-        let one = lock(&self.reading).entry(named.clone()).or_default().clone();
+        let one = lock(&self.reading)
+            .entry(named.clone())
+            .or_default()
+            .clone();
         let _one = one.lock().await;
         if lock(&self.secrets).is_due(named, self.now()) {
             let found = self.cluster.secret(named).await;

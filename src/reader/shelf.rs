@@ -77,7 +77,9 @@ impl Shelf {
             Event::InitDone => {
                 let there = inner.listing.remove(&watch).unwrap_or_default();
                 let of = |ns: &str| scope.is_none_or(|scope| scope == ns);
-                inner.books.retain(|key, _| !of(&key.0) || there.contains(key));
+                inner
+                    .books
+                    .retain(|key, _| !of(&key.0) || there.contains(key));
                 inner.unlisted.remove(&watch);
                 self.forget(&inner);
             }
@@ -119,7 +121,9 @@ impl Inner {
         let experiment = object.0.ok().map(|read| Arc::new(read.experiment));
         let before = self.books.remove(&key).filter(|book| book.uid == uid);
         let spec = |e: &Option<Arc<Experiment>>| e.as_ref().map(|e| e.spec.clone());
-        let edited = before.as_ref().is_some_and(|b| spec(&b.experiment) != spec(&experiment));
+        let edited = before
+            .as_ref()
+            .is_some_and(|b| spec(&b.experiment) != spec(&experiment));
         // One that was made anew under a name has nothing of the one before.
         let opened = before.map(|book| book.opened).unwrap_or_default();
         let told = experiment.clone().filter(|_| edited);
@@ -170,7 +174,11 @@ impl Catalog for Shelf {
     fn refused(&self, namespace: Option<&str>, name: &str) {
         let namespace = namespace.unwrap_or(&self.own);
         let key = (namespace.to_owned(), name.to_owned());
-        let experiment = self.inner().books.get(&key).and_then(|b| b.experiment.clone());
+        let experiment = self
+            .inner()
+            .books
+            .get(&key)
+            .and_then(|b| b.experiment.clone());
         if let Some(experiment) = experiment {
             self.opener.refused(namespace, &experiment.spec.table);
         }

@@ -70,7 +70,11 @@ impl Token {
             value.is_object().then_some(value)
         };
         let claims = match parts.as_slice() {
-            [head, claims, signature] if URL_SAFE_NO_PAD.decode(signature).is_ok_and(|s| !s.is_empty()) => {
+            [head, claims, signature]
+                if URL_SAFE_NO_PAD
+                    .decode(signature)
+                    .is_ok_and(|s| !s.is_empty()) =>
+            {
                 object(head).and(object(claims))
             }
             _ => None,
@@ -105,7 +109,12 @@ mod tests {
 
     fn jwt(claims: &str) -> String {
         let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
-        format!("{}.{}.{}", part("{\"alg\":\"RS256\"}"), part(claims), part("signature"))
+        format!(
+            "{}.{}.{}",
+            part("{\"alg\":\"RS256\"}"),
+            part(claims),
+            part("signature")
+        )
     }
 
     fn read(values: &[&str]) -> Result<Token, Refused> {
@@ -142,10 +151,16 @@ mod tests {
             &format!("Bearer {good} {good}"),
         ] {
             let said = read(&[value]);
-            assert!(matches!(said, Err(Refused::Malformed(_))), "{value}: {said:?}");
+            assert!(
+                matches!(said, Err(Refused::Malformed(_))),
+                "{value}: {said:?}"
+            );
         }
         let bearer = format!("Bearer {good}");
-        assert!(matches!(read(&[&bearer, &bearer]), Err(Refused::Malformed(_))));
+        assert!(matches!(
+            read(&[&bearer, &bearer]),
+            Err(Refused::Malformed(_))
+        ));
     }
 
     #[test]
@@ -157,7 +172,11 @@ mod tests {
             assert_eq!(token.ends, Some(1_900_000_000));
             assert!(!format!("{token:?}").contains(&text));
         }
-        for (claims, ends) in [("{}", None), ("{\"exp\":\"soon\"}", None), ("{\"exp\":7.9}", Some(7))] {
+        for (claims, ends) in [
+            ("{}", None),
+            ("{\"exp\":\"soon\"}", None),
+            ("{\"exp\":7.9}", Some(7)),
+        ] {
             assert_eq!(Token::read(&jwt(claims)).unwrap().ends, ends);
         }
     }

@@ -104,7 +104,9 @@ impl Asked {
             return Err(Refused::Namespaces(NAMESPACES).into());
         }
         let asked = stream::iter(namespaces).map(async |namespace| {
-            let may = authority.may(&self.caller, Sight::List(Some(&namespace))).await;
+            let may = authority
+                .may(&self.caller, Sight::List(Some(&namespace)))
+                .await;
             may.map(|may| may.then_some(namespace))
         });
         let seen: Vec<Option<String>> = asked.buffered(AT_ONCE).try_collect().await?;

@@ -92,12 +92,10 @@ pub enum Refused {
 
 impl From<Refused> for Problem {
     fn from(refused: Refused) -> Self {
-        let unauthorised = |kind, title, detail: &str| {
-            Self::new(StatusCode::UNAUTHORIZED, kind, title, detail)
-        };
-        let later = |status, kind, title, detail: String| {
-            Self::new(status, kind, title, detail).retry()
-        };
+        let unauthorised =
+            |kind, title, detail: &str| Self::new(StatusCode::UNAUTHORIZED, kind, title, detail);
+        let later =
+            |status, kind, title, detail: String| Self::new(status, kind, title, detail).retry();
         let unavailable = StatusCode::SERVICE_UNAVAILABLE;
         let problem = match refused {
             Refused::NoToken => unauthorised(
@@ -237,10 +235,7 @@ mod tests {
         let shares = Shares::new(2);
         let first = shares.take(&known("alder")).unwrap();
         let _second = shares.take(&known("alder")).unwrap();
-        assert_eq!(
-            shares.take(&known("alder")).unwrap_err(),
-            Refused::Share(2)
-        );
+        assert_eq!(shares.take(&known("alder")).unwrap_err(), Refused::Share(2));
         let other = shares.take(&known("birch")).unwrap();
         assert!(other.is_some());
         drop(first);

@@ -41,7 +41,9 @@ pub enum Error {
     #[error("{0} holds no {1} in PEM")]
     Malformed(PathBuf, &'static str),
     /// The two do not belong together, or are of a kind that is not known.
-    #[error("the key {1} does not belong to the first certificate of {0}, or is of a kind that is not known")]
+    #[error(
+        "the key {1} does not belong to the first certificate of {0}, or is of a kind that is not known"
+    )]
     Apart(PathBuf, PathBuf),
 }
 
@@ -120,7 +122,10 @@ impl Certificate {
                     }
                 }
                 Err(e) if told.as_ref() != Some(&e) => {
-                    tracing::error!(reason = e.reason(), "the last good certificate is served on: {e}");
+                    tracing::error!(
+                        reason = e.reason(),
+                        "the last good certificate is served on: {e}"
+                    );
                     told = Some(e);
                 }
                 Err(_) => {}
@@ -140,9 +145,8 @@ impl ResolvesServerCert for Certificate {
 }
 
 fn texts(files: &[PathBuf; 2]) -> Result<Texts, Error> {
-    let read = |file: &PathBuf| {
-        std::fs::read(file).map_err(|e| Error::Unreadable(file.clone(), e.kind()))
-    };
+    let read =
+        |file: &PathBuf| std::fs::read(file).map_err(|e| Error::Unreadable(file.clone(), e.kind()));
     Ok([read(&files[0])?, read(&files[1])?])
 }
 

@@ -56,11 +56,24 @@ async fn anothers_prefix_is_refused_without_one_request_to_the_store() {
         ("AWS_REGION", "us-east-1"),
     ];
     let more = ["--plain-http", "--watch-namespaces=wren-a,wren-b"];
-    let reader = Reader::start_with(cluster.kubeconfig(), &config, &env, &more).ready().await;
-    for path in ["/count", "/records", "/records?source=all", "/schema", "/backlog", "/records/1"] {
+    let reader = Reader::start_with(cluster.kubeconfig(), &config, &env, &more)
+        .ready()
+        .await;
+    for path in [
+        "/count",
+        "/records",
+        "/records?source=all",
+        "/schema",
+        "/backlog",
+        "/records/1",
+    ] {
         let path = format!("/api/v1/namespaces/{a}/experiments/larks{path}");
         let answer = reader.get(&path, Some(&ann)).await;
-        assert_eq!(answer.problem(), (403, "table-not-allowed".into()), "{path}");
+        assert_eq!(
+            answer.problem(),
+            (403, "table-not-allowed".into()),
+            "{path}"
+        );
     }
     // An edit of the Secret's name brings none.
     let mut unlabelled = secret(a, &keys);
@@ -101,7 +114,8 @@ async fn an_endpoint_inside_is_refused_without_one_request_unless_it_is_allowed(
     let ns = "wren-inside";
     cluster.namespace(ns);
     let store = Server::start(Kind::S3).await;
-    let _table = Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
+    let _table =
+        Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
     let tally = Tally::start(store.at).await;
     let mut spec = by_way_of(&tally, &store, "larks");
     spec["table"]["secretRef"] = json!({ "name": "maze-keys" });
@@ -110,15 +124,25 @@ async fn an_endpoint_inside_is_refused_without_one_request_unless_it_is_allowed(
     person(cluster, ns, "ann", &[ns]);
     let ann = token(cluster, (ns, "ann"), AUDIENCE);
     let more = ["--watch-namespace", ns];
-    let reader = Reader::start(cluster.kubeconfig(), &json!({}), &more).ready().await;
+    let reader = Reader::start(cluster.kubeconfig(), &json!({}), &more)
+        .ready()
+        .await;
     let answer = reader.get(&count(ns, "larks"), Some(&ann)).await;
     assert_eq!(answer.problem(), (403, "table-not-allowed".into()));
-    assert!(answer.text.contains("the operator's own machine"), "{answer:?}");
+    assert!(
+        answer.text.contains("the operator's own machine"),
+        "{answer:?}"
+    );
     assert_eq!(tally.asked(), [""; 0]);
     assert_eq!(reader.end(), Some(0));
     let config = allowing(&store.endpoint(tally.at));
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more).ready().await;
-    assert_eq!(reader.get(&count(ns, "larks"), Some(&ann)).await.status, 200);
+    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
+        .ready()
+        .await;
+    assert_eq!(
+        reader.get(&count(ns, "larks"), Some(&ann)).await.status,
+        200
+    );
 }
 
 /// The names of the Secrets that an account got.
@@ -145,7 +169,8 @@ async fn readers_open_with_the_secret_for_readers_alone_and_take_up_rotated_keys
     let ns = "wren-keys";
     cluster.namespace(ns);
     let mut store = Server::start(Kind::S3).await;
-    let _table = Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
+    let _table =
+        Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
     // The main one opens nothing.
     let mut wrong = store.secret();
     wrong.insert("aws_secret_access_key".into(), format!("{MARK}Wrong"));
@@ -163,7 +188,9 @@ async fn readers_open_with_the_secret_for_readers_alone_and_take_up_rotated_keys
     let ann = token(cluster, (ns, "ann"), AUDIENCE);
     let kubeconfig = account(cluster, ns);
     let config = allowing(&store.endpoint(store.at));
-    let reader = Reader::start(&kubeconfig, &config, &["--watch-namespace", ns]).ready().await;
+    let reader = Reader::start(&kubeconfig, &config, &["--watch-namespace", ns])
+        .ready()
+        .await;
     let path = count(ns, "larks");
     for turn in 0..3 {
         eventually("the table is read", async || {
@@ -190,7 +217,9 @@ async fn readers_open_with_the_secret_for_readers_alone_and_take_up_rotated_keys
     let patch = json!({ "spec": spec });
     crate::running::patch(cluster, ns, "larks", &patch);
     eventually("the main one is read", async || {
-        got(cluster, ns).contains(&"maze-keys".to_owned()).then_some(())
+        got(cluster, ns)
+            .contains(&"maze-keys".to_owned())
+            .then_some(())
     })
     .await;
     eventually("the main one opens it", async || {
@@ -208,7 +237,8 @@ async fn each_right_of_the_readers_account_is_needed_and_a_missing_one_is_named_
     let ns = "wren-rights";
     cluster.namespace(ns);
     let store = Server::start(Kind::S3).await;
-    let _table = Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
+    let _table =
+        Fixture::create_in(Spec::default(), &store.uri("larks"), store.writer_options()).await;
     cluster.apply(&secret(ns, &store.secret()));
     cluster.apply(&of_store(ns, "larks", &store, json!({})));
     person(cluster, ns, "ann", &[ns]);
@@ -230,8 +260,13 @@ async fn each_right_of_the_readers_account_is_needed_and_a_missing_one_is_named_
     let mut role = cluster.get(ns, &format!("role/{}", name(ns)));
     role["metadata"] = json!({ "name": name(ns), "namespace": ns });
     let mut rights = granted(std::slice::from_ref(&role));
-    let reviews = [("authentication.k8s.io", "tokenreviews"), ("authorization.k8s.io", "subjectaccessreviews")];
-    rights.extend(reviews.map(|(group, kind)| (group.to_owned(), kind.to_owned(), "create".to_owned())));
+    let reviews = [
+        ("authentication.k8s.io", "tokenreviews"),
+        ("authorization.k8s.io", "subjectaccessreviews"),
+    ];
+    rights.extend(
+        reviews.map(|(group, kind)| (group.to_owned(), kind.to_owned(), "create".to_owned())),
+    );
     let who = format!("system:serviceaccount:{ns}:{}", name(ns));
     until("every right is used", || {
         (crate::rights::asked(cluster, &who).0 == rights).then_some(())
@@ -244,10 +279,20 @@ async fn each_right_of_the_readers_account_is_needed_and_a_missing_one_is_named_
 
     for (group, resource, verb) in granted(std::slice::from_ref(&role)) {
         let right = (group.clone(), resource.clone(), verb.clone());
-        crate::rights::put(cluster, ns, &name(ns), &crate::rights::without(&role, &right), &right, false);
+        crate::rights::put(
+            cluster,
+            ns,
+            &name(ns),
+            &crate::rights::without(&role, &right),
+            &right,
+            false,
+        );
         let mut reader = start();
         let what = format!("{resource}.{group}");
-        let missing = format!("may not {verb} {} in the namespace {ns}; grant it", what.trim_end_matches('.'));
+        let missing = format!(
+            "may not {verb} {} in the namespace {ns}; grant it",
+            what.trim_end_matches('.')
+        );
         eventually(&missing, async || {
             if resource == "secrets" {
                 let answer = reader.get(&path, Some(&ann)).await;

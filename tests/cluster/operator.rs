@@ -419,7 +419,10 @@ fn uses_every_right(release: &Release) {
     let (used, refused) = rights::asked(cluster, &account);
     assert_eq!(used, rights::granted(&roles));
     assert_eq!(refused, [] as [Value; 0]);
-    let reader = [format!("clusterrole/{READER}"), "clusterrole/system:auth-delegator".into()];
+    let reader = [
+        format!("clusterrole/{READER}"),
+        "clusterrole/system:auth-delegator".into(),
+    ];
     let reader = reader.map(|role| cluster.get(HOME, &role));
     let account = format!("system:serviceaccount:{HOME}:{READER}");
     let (used, refused) = rights::asked(cluster, &account);

@@ -56,15 +56,28 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
     let of = |who| token(cluster, who, AUDIENCE);
     let (ann, bob, eve) = (of((heath, "ann")), of((heath, "bob")), of((moor, "eve")));
     let config = allowing(&store.endpoint(store.at));
-    let more = ["--watch-namespaces=finch-heath,finch-moor", "--namespace=finch-heath"];
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more).ready().await;
+    let more = [
+        "--watch-namespaces=finch-heath,finch-moor",
+        "--namespace=finch-heath",
+    ];
+    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
+        .ready()
+        .await;
 
     let answer = reader.get(&count(heath, table), Some(&ann)).await;
-    assert_eq!((answer.status, &answer.json()["count"]), (200, &json!(100)), "{answer:?}");
+    assert_eq!(
+        (answer.status, &answer.json()["count"]),
+        (200, &json!(100)),
+        "{answer:?}"
+    );
     // The short form is the reader's own namespace.
     let short = format!("/api/v1/experiments/{table}/records?limit=3&source=all");
     let answer = reader.get(&short, Some(&ann)).await;
-    assert_eq!(answer.json()["records"].as_array().unwrap().len(), 3, "{answer:?}");
+    assert_eq!(
+        answer.json()["records"].as_array().unwrap().len(),
+        3,
+        "{answer:?}"
+    );
     let rollouts = format!("/api/v1/rollouts/{table}");
     assert_eq!(reader.get(&rollouts, Some(&ann)).await.status, 200);
     assert_eq!(reader.get(&rollouts, Some(&bob)).await.problem().0, 403);
@@ -72,7 +85,10 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
     // Without a token, or with what is none, nothing is answered, and no look is taken.
     let answer = reader.get(&count(heath, table), None).await;
     assert_eq!(answer.problem(), (401, "token-missing".into()));
-    assert_eq!(answer.headers["www-authenticate"], "Bearer realm=\"freshet\"");
+    assert_eq!(
+        answer.headers["www-authenticate"],
+        "Bearer realm=\"freshet\""
+    );
     assert!(answer.text.contains("kubectl port-forward"), "{answer:?}");
     assert!(!answer.headers.contains_key("access-control-allow-origin"));
     let answer = reader.get(&count(heath, table), Some("garbage")).await;
@@ -80,7 +96,11 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
     for audience in ["https://kubernetes.default.svc", "freshet.dev.example"] {
         let other = token(cluster, (heath, "ann"), audience);
         let answer = reader.get(&count(heath, table), Some(&other)).await;
-        assert_eq!(answer.problem(), (401, "token-refused".into()), "{audience}");
+        assert_eq!(
+            answer.problem(),
+            (401, "token-refused".into()),
+            "{audience}"
+        );
     }
 
     // Who may not read gets one answer, whether or not there is something.
@@ -92,7 +112,15 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
         (&bob, heath, table),
         (&bob, heath, "never-was"),
     ] {
-        for path in ["", "/count", "/records", "/schema", "/backlog", "/records/1", "/records/1/blobs/v"] {
+        for path in [
+            "",
+            "/count",
+            "/records",
+            "/schema",
+            "/backlog",
+            "/records/1",
+            "/records/1/blobs/v",
+        ] {
             let path = format!("/api/v1/namespaces/{namespace}/experiments/{name}{path}");
             let answer = reader.get(&path, Some(who)).await;
             assert_eq!(answer.problem(), (403, "forbidden".into()), "{path}");
@@ -110,10 +138,16 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
     let all = "/api/v1/experiments";
     let of = |namespace: &str| format!("/api/v1/namespaces/{namespace}/experiments");
     assert_eq!(reader.get(all, Some(&ann)).await.listed(), [&*at_heath]);
-    assert_eq!(reader.get(&of(heath), Some(&ann)).await.listed(), [&*at_heath]);
+    assert_eq!(
+        reader.get(&of(heath), Some(&ann)).await.listed(),
+        [&*at_heath]
+    );
     assert_eq!(reader.get(&of(moor), Some(&ann)).await.problem().0, 403);
     assert_eq!(reader.get(all, Some(&bob)).await.listed(), [""; 0]);
-    assert_eq!(reader.get(all, Some(&eve)).await.listed(), [&*at_heath, &at_moor]);
+    assert_eq!(
+        reader.get(all, Some(&eve)).await.listed(),
+        [&*at_heath, &at_moor]
+    );
     assert_eq!(reader.get(all, None).await.status, 401);
     assert_eq!(reader.get("/", None).await.status, 401);
     let page = reader.get("/", Some(&bob)).await;
@@ -124,7 +158,10 @@ async fn whoever_the_cluster_says_may_read_reads_and_nobody_else_learns_what_the
         assert_eq!(reader.get(path, None).await.status, 404, "{path}");
     }
     let metrics = reader.metrics().await;
-    for want in ["freshet_store_requests_total{", "freshet_http_requests_total{"] {
+    for want in [
+        "freshet_store_requests_total{",
+        "freshet_http_requests_total{",
+    ] {
         assert!(metrics.contains(want), "{metrics}");
     }
     let log = reader.log();
@@ -145,14 +182,19 @@ async fn what_is_taken_away_or_given_counts_within_the_time_that_answers_are_kep
     let [ann, bob, eve] = ["ann", "bob", "eve"].map(|who| token(cluster, (ns, who), AUDIENCE));
     let kubeconfig = account(cluster, ns);
     let config = allowing(&store.endpoint(store.at));
-    let reader = Reader::start(&kubeconfig, &config, &["--watch-namespace", ns]).ready().await;
+    let reader = Reader::start(&kubeconfig, &config, &["--watch-namespace", ns])
+        .ready()
+        .await;
     let path = count(ns, table);
     // Kept: many requests are one question of each kind.
     for _ in 0..20 {
         assert_eq!(reader.get(&path, Some(&ann)).await.status, 200);
     }
     assert_eq!(reader.get(&path, Some("garbage")).await.status, 401);
-    eventually("the audit log", async || (reviews(cluster, ns, "tokenreviews") > 0).then_some(())).await;
+    eventually("the audit log", async || {
+        (reviews(cluster, ns, "tokenreviews") > 0).then_some(())
+    })
+    .await;
     assert!(reviews(cluster, ns, "tokenreviews") <= 2);
     assert!(reviews(cluster, ns, "subjectaccessreviews") <= 2);
     assert_eq!(reader.get(&path, Some(&bob)).await.status, 200);
@@ -182,9 +224,16 @@ fn signed(cluster: &Cluster, namespace: &str, who: &str, left: i64) -> String {
         "kubernetes.io": { "namespace": namespace, "serviceaccount": { "name": who, "uid": uid } },
     });
     let part = |value: &Value| URL_SAFE_NO_PAD.encode(value.to_string());
-    let text = format!("{}.{}", part(&json!({ "alg": "ES256", "typ": "JWT" })), part(&claims));
+    let text = format!(
+        "{}.{}",
+        part(&json!({ "alg": "ES256", "typ": "JWT" })),
+        part(&claims)
+    );
     let key = cluster.folder().join("pki/service-accounts.key");
-    let der = openssl(&["dgst", "-sha256", "-sign", key.to_str().unwrap()], text.as_bytes());
+    let der = openssl(
+        &["dgst", "-sha256", "-sign", key.to_str().unwrap()],
+        text.as_bytes(),
+    );
     format!("{text}.{}", URL_SAFE_NO_PAD.encode(plain(&der)))
 }
 
@@ -195,7 +244,11 @@ fn plain(der: &[u8]) -> Vec<u8> {
     for _ in 0..2 {
         let length = usize::from(rest[1]);
         let number: Vec<u8> = rest[2..2 + length].to_vec();
-        let digits = number.iter().skip_while(|b| **b == 0).copied().collect::<Vec<_>>();
+        let digits = number
+            .iter()
+            .skip_while(|b| **b == 0)
+            .copied()
+            .collect::<Vec<_>>();
         plain.resize(plain.len() + 32 - digits.len(), 0);
         plain.extend(digits);
         rest = &rest[2 + length..];
@@ -210,14 +263,19 @@ async fn a_token_that_has_expired_is_refused_where_the_same_with_time_left_is_ta
     let (store, _table) = store(cluster, &[ns], table).await;
     person(cluster, ns, "ann", &[ns]);
     let config = allowing(&store.endpoint(store.at));
-    let reader = Reader::start(cluster.kubeconfig(), &config, &["--watch-namespace", ns]).ready().await;
+    let reader = Reader::start(cluster.kubeconfig(), &config, &["--watch-namespace", ns])
+        .ready()
+        .await;
     let path = count(ns, table);
     let good = signed(cluster, ns, "ann", 3600);
     let answer = reader.get(&path, Some(&good)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     // The API server forgives a minute of clocks that differ.
     let late = signed(cluster, ns, "ann", -3600);
-    assert_eq!(reader.get(&path, Some(&late)).await.problem(), (401, "token-refused".into()));
+    assert_eq!(
+        reader.get(&path, Some(&late)).await.problem(),
+        (401, "token-refused".into())
+    );
     let (head, signature) = good.rsplit_once('.').unwrap();
     let other = URL_SAFE_NO_PAD.encode([7; 64]);
     assert_ne!(signature, other);
@@ -235,7 +293,9 @@ async fn while_the_api_server_hangs_nobody_is_let_in_beyond_what_it_said_last() 
     let [ann, bob] = ["ann", "bob"].map(|who| token(&cluster, (ns, who), AUDIENCE));
     let config = allowing(&store.endpoint(store.at));
     let more = ["--watch-namespace", ns];
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more).ready().await;
+    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
+        .ready()
+        .await;
     let path = count(ns, table);
     assert_eq!(reader.get(&path, Some(&ann)).await.status, 200);
     cluster.pause("kube-apiserver");
@@ -281,7 +341,9 @@ async fn the_lag_of_fragments_is_what_the_controller_last_said() {
     let ann = token(cluster, (ns, "ann"), AUDIENCE);
     let config = allowing(&store.endpoint(store.at));
     let more = ["--watch-namespace", ns, "--namespace", ns];
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more).ready().await;
+    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
+        .ready()
+        .await;
     let path = format!("/api/v1/experiments/{table}/records?limit=1");
     let before = reader.get(&path, Some(&ann)).await.json();
     let unknown = json!({
@@ -304,13 +366,25 @@ async fn the_lag_of_fragments_is_what_the_controller_last_said() {
     .await;
     let status = cluster.get(ns, &format!("experiment/{table}"))["status"].clone();
     let time = |value: &Value| value.as_str().unwrap().parse::<jiff::Timestamp>().unwrap();
-    assert_eq!(time(&told["lag"]["observed_time"]), time(&status["backlog"]["observedTime"]));
-    assert_eq!(time(&told["lag"]["oldest_pending_time"]), time(&status["backlog"]["oldestPendingTime"]));
+    assert_eq!(
+        time(&told["lag"]["observed_time"]),
+        time(&status["backlog"]["observedTime"])
+    );
+    assert_eq!(
+        time(&told["lag"]["oldest_pending_time"]),
+        time(&status["backlog"]["oldestPendingTime"])
+    );
     assert!(told["lag"]["seconds"].as_f64().unwrap() >= 0.0);
-    let one = reader.get(&format!("/api/v1/experiments/{table}"), Some(&ann)).await.json();
+    let one = reader
+        .get(&format!("/api/v1/experiments/{table}"), Some(&ann))
+        .await
+        .json();
     assert_eq!(one["why_not_now"]["reason"], "Suspended");
     // The reader sees for itself what is pending.
-    let all = reader.get(&format!("{}?source=wal", count(ns, table)), Some(&ann)).await.json();
+    let all = reader
+        .get(&format!("{}?source=wal", count(ns, table)), Some(&ann))
+        .await
+        .json();
     assert_eq!(all["lag"]["pending_generations"], 1);
     assert_eq!(controller.end(), Some(0));
     assert_eq!(reader.end(), Some(0));
@@ -336,22 +410,44 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_n
     let cert = format!("--tls-cert-file={}", chain.display());
     let with_key = format!("--tls-key-file={}", key.display());
     let more = [&*cert, &with_key, "--watch-namespace", ns];
-    let reader = Reader::start_with(cluster.kubeconfig(), &json!({}), &[], &more).ready().await;
-    let at: std::net::SocketAddr = reader.address().strip_prefix("https://").unwrap().parse().unwrap();
+    let reader = Reader::start_with(cluster.kubeconfig(), &json!({}), &[], &more)
+        .ready()
+        .await;
+    let at: std::net::SocketAddr = reader
+        .address()
+        .strip_prefix("https://")
+        .unwrap()
+        .parse()
+        .unwrap();
     let url = format!("https://{host}:{}/api/v1/experiments", at.port());
     let first = trusting(&chain, host, at);
     assert_eq!(first.get(&url).send().await.unwrap().status(), 401);
     // Not in the clear.
-    assert!(reqwest::get(format!("http://{at}/api/v1/experiments")).await.is_err());
+    assert!(
+        reqwest::get(format!("http://{at}/api/v1/experiments"))
+            .await
+            .is_err()
+    );
 
     let other = tempfile::tempdir().unwrap();
     let [new_chain, new_key] = certificate(other.path(), host);
     std::fs::write(&key, "no key").unwrap();
     eventually("it tells of the broken one", async || {
-        reader.log().contains("the last good certificate is served on").then_some(())
+        reader
+            .log()
+            .contains("the last good certificate is served on")
+            .then_some(())
     })
     .await;
-    assert_eq!(trusting(&chain, host, at).get(&url).send().await.unwrap().status(), 401);
+    assert_eq!(
+        trusting(&chain, host, at)
+            .get(&url)
+            .send()
+            .await
+            .unwrap()
+            .status(),
+        401
+    );
     std::fs::copy(&new_chain, &chain).unwrap();
     std::fs::copy(&new_key, &key).unwrap();
     eventually("the new one", async || {
@@ -360,7 +456,11 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_n
         Some(assert_eq!(answer.status(), 401))
     })
     .await;
-    assert!(reader.log().contains("another certificate is served from now on"));
+    assert!(
+        reader
+            .log()
+            .contains("another certificate is served from now on")
+    );
     assert_eq!(reader.end(), Some(0));
 }
 
@@ -370,13 +470,24 @@ fn administrator(cluster: &Cluster) -> (reqwest::Client, String) {
     let config: Value = serde_json::from_str(&cluster.kubectl_ok(&config)).unwrap();
     let data = |value: &Value| {
         let text = value.as_str().unwrap();
-        base64::engine::general_purpose::STANDARD.decode(text).unwrap()
+        base64::engine::general_purpose::STANDARD
+            .decode(text)
+            .unwrap()
     };
-    let (of, user) = (&config["clusters"][0]["cluster"], &config["users"][0]["user"]);
+    let (of, user) = (
+        &config["clusters"][0]["cluster"],
+        &config["users"][0]["user"],
+    );
     let root = reqwest::Certificate::from_pem(&data(&of["certificate-authority-data"])).unwrap();
-    let both = [data(&user["client-key-data"]), data(&user["client-certificate-data"])].concat();
+    let both = [
+        data(&user["client-key-data"]),
+        data(&user["client-certificate-data"]),
+    ]
+    .concat();
     let own = reqwest::Identity::from_pem(&both).unwrap();
-    let client = reqwest::Client::builder().tls_certs_only([root]).identity(own);
+    let client = reqwest::Client::builder()
+        .tls_certs_only([root])
+        .identity(own);
     let server = of["server"].as_str().unwrap().to_owned();
     (client.build().unwrap(), server)
 }
@@ -391,7 +502,9 @@ async fn by_the_api_servers_proxy_the_token_is_gone_and_the_answer_says_what_to_
     let config = allowing(&store.endpoint(store.at));
     let listen = format!("--listen={}:0", cluster.gateway());
     let more = ["--watch-namespace", ns, &listen];
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more).ready().await;
+    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
+        .ready()
+        .await;
     let path = count(ns, table);
     assert_eq!(reader.get(&path, Some(&ann)).await.status, 200);
     let (_, port) = reader.address().rsplit_once(':').unwrap();
@@ -431,7 +544,13 @@ async fn a_reader_that_is_not_told_how_to_serve_does_not_start() {
     for (args, says) in [
         (&[][..], "--plain-http"),
         (&["--tls-cert-file=/nowhere/tls.crt"], "--tls-key-file"),
-        (&["--tls-cert-file=/nowhere/tls.crt", "--tls-key-file=/nowhere/tls.key"], "/nowhere/tls.crt"),
+        (
+            &[
+                "--tls-cert-file=/nowhere/tls.crt",
+                "--tls-key-file=/nowhere/tls.key",
+            ],
+            "/nowhere/tls.crt",
+        ),
         (&["--plain-http", "--audience="], "--audience"),
     ] {
         let done = run(args);

@@ -248,10 +248,22 @@ pub fn may_read(cluster: &Cluster, (namespace, name): (&str, &str), reads: &str)
         "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": format!("{namespace}-{name}"),
     });
     let subject = json!({ "kind": "ServiceAccount", "name": name, "namespace": namespace });
-    object("RoleBinding", json!({ "roleRef": role, "subjects": [subject] }));
+    object(
+        "RoleBinding",
+        json!({ "roleRef": role, "subjects": [subject] }),
+    );
     let who = format!("--as=system:serviceaccount:{namespace}:{name}");
     let what = "experiments.freshet.dev";
-    let can = ["auth", "can-i", "get", what, "--subresource=data", "-n", reads, &who];
+    let can = [
+        "auth",
+        "can-i",
+        "get",
+        what,
+        "--subresource=data",
+        "-n",
+        reads,
+        &who,
+    ];
     until("the role counts", || {
         cluster.kubectl(&can).status.success().then_some(())
     });
@@ -287,8 +299,19 @@ pub fn certificate(folder: &Path, host: &str) -> [PathBuf; 2] {
     let [chain, key] = files.each_ref().map(|f| f.to_str().unwrap());
     let (subject, alternative) = (format!("/CN={host}"), format!("subjectAltName=DNS:{host}"));
     let curve = "ec_paramgen_curve:P-256";
-    let how = ["req", "-x509", "-newkey", "ec", "-pkeyopt", curve, "-nodes", "-days", "2"];
-    let what = ["-subj", &subject, "-addext", &alternative, "-keyout", key, "-out", chain];
+    let how = [
+        "req", "-x509", "-newkey", "ec", "-pkeyopt", curve, "-nodes", "-days", "2",
+    ];
+    let what = [
+        "-subj",
+        &subject,
+        "-addext",
+        &alternative,
+        "-keyout",
+        key,
+        "-out",
+        chain,
+    ];
     openssl(&[&how[..], &what].concat(), b"");
     files
 }

@@ -115,13 +115,25 @@ pub fn from_outside(release: &Release, of: &str, exp: (&str, &str)) -> (u16, Val
     let mut says = BufReader::new(forwards.stdout.take().unwrap());
     says.read_line(&mut line).unwrap();
     // Forwarding from 127.0.0.1:41233 -> 8443
-    let port = line.split_whitespace().nth(2).and_then(|at| at.rsplit_once(':'));
+    let port = line
+        .split_whitespace()
+        .nth(2)
+        .and_then(|at| at.rsplit_once(':'));
     let (_, port) = port.unwrap_or_else(|| panic!("{line:?}"));
     let done = Command::new("curl")
-        .args(["--silent", "--show-error", "--write-out", "\n%{http_code}", "--cacert"])
+        .args([
+            "--silent",
+            "--show-error",
+            "--write-out",
+            "\n%{http_code}",
+            "--cacert",
+        ])
         .arg(authority(cluster))
         .args(["--connect-to", &format!("::127.0.0.1:{port}")])
-        .args(["--header", &format!("Authorization: Bearer {}", token.trim())])
+        .args([
+            "--header",
+            &format!("Authorization: Bearer {}", token.trim()),
+        ])
         .arg(format!("https://{}{}", host(), path(exp)))
         .output()
         .unwrap();

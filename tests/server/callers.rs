@@ -52,7 +52,13 @@ impl Authoriser for Names {
 
 fn names() -> Arc<Names> {
     Arc::new(Names {
-        may: [("ann", "alder"), ("eve", "*"), ("eve", "alder"), ("unsure", "alder")].into(),
+        may: [
+            ("ann", "alder"),
+            ("eve", "*"),
+            ("eve", "alder"),
+            ("unsure", "alder"),
+        ]
+        .into(),
     })
 }
 
@@ -79,7 +85,9 @@ async fn get(served: &Served, target: &str, who: &str) -> Answer {
         who => format!("authorization: {who}\r\n"),
     };
     let head = format!("GET {target} HTTP/1.1\r\nhost: records.example\r\n");
-    served.say(&format!("{head}{who}connection: close\r\n\r\n")).await
+    served
+        .say(&format!("{head}{who}connection: close\r\n\r\n"))
+        .await
 }
 
 const ROUTES: [&str; 11] = [
@@ -107,7 +115,11 @@ async fn without_a_name_no_route_reaches_its_handler() {
     let short = ["", "/count", "/records"].map(|end| format!("/api/v1/experiments/maze{end}"));
     let rollouts = ["", "/records", "/records/7", "/records/7/blob"];
     let rollouts = rollouts.map(|end| format!("/api/v1/rollouts/maze{end}"));
-    let lists = ["/", "/api/v1/experiments", "/api/v1/namespaces/alder/experiments"];
+    let lists = [
+        "/",
+        "/api/v1/experiments",
+        "/api/v1/namespaces/alder/experiments",
+    ];
     let lists = lists.map(str::to_owned);
     for target in routes().chain(short).chain(rollouts).chain(lists) {
         for (who, status, kind) in [
@@ -116,10 +128,20 @@ async fn without_a_name_no_route_reaches_its_handler() {
             ("away", 503, "authorisation-unavailable"),
         ] {
             let answer = get(&served, &target, who).await;
-            assert_eq!((answer.status, &*answer.problem()), (status, kind), "{target}");
-            let challenged = answer.head.contains("www-authenticate: bearer realm=\"freshet\"");
+            assert_eq!(
+                (answer.status, &*answer.problem()),
+                (status, kind),
+                "{target}"
+            );
+            let challenged = answer
+                .head
+                .contains("www-authenticate: bearer realm=\"freshet\"");
             assert_eq!(challenged, status == 401, "{answer:?}");
-            assert_eq!(answer.head.contains("retry-after: 1"), status == 503, "{answer:?}");
+            assert_eq!(
+                answer.head.contains("retry-after: 1"),
+                status == 503,
+                "{answer:?}"
+            );
             assert!(answer.json()["error"]["code"].is_string(), "{answer:?}");
         }
     }
@@ -140,7 +162,11 @@ async fn who_may_not_see_it_gets_one_answer_and_nothing_is_looked_up() {
         for end in ROUTES {
             let target = format!("/api/v1/namespaces/{namespace}/experiments/{name}{end}");
             let answer = get(&served, &target, who).await;
-            assert_eq!((answer.status, &*answer.problem()), (403, "forbidden"), "{target}");
+            assert_eq!(
+                (answer.status, &*answer.problem()),
+                (403, "forbidden"),
+                "{target}"
+            );
             told.insert(answer.body);
         }
     }
@@ -148,9 +174,15 @@ async fn who_may_not_see_it_gets_one_answer_and_nothing_is_looked_up() {
     assert_eq!(served.tables.asked.load(Ordering::SeqCst), 0);
     let of = |name| format!("/api/v1/namespaces/alder/experiments/{name}/count");
     assert_eq!(get(&served, &of("maze"), "ann").await.status, 200);
-    assert_eq!(get(&served, &of("never-was"), "ann").await.problem(), "experiment-not-found");
+    assert_eq!(
+        get(&served, &of("never-was"), "ann").await.problem(),
+        "experiment-not-found"
+    );
     // One of another namespace is not there either.
-    assert_eq!(get(&served, &of("pole"), "ann").await.problem(), "experiment-not-found");
+    assert_eq!(
+        get(&served, &of("pole"), "ann").await.problem(),
+        "experiment-not-found"
+    );
 }
 
 #[tokio::test]
@@ -163,16 +195,25 @@ async fn a_list_shows_what_its_caller_may_list() {
         let all = all.iter().map(|e| e["name"].as_str().unwrap().to_owned());
         (answer.status, all.collect::<Vec<_>>())
     };
-    let (all, alder) = ("/api/v1/experiments", "/api/v1/namespaces/alder/experiments");
+    let (all, alder) = (
+        "/api/v1/experiments",
+        "/api/v1/namespaces/alder/experiments",
+    );
     assert_eq!(listed(all, "ann").await, (200, vec!["maze".into()]));
     assert_eq!(listed(all, "bob").await, (200, vec![]));
-    assert_eq!(listed(all, "eve").await, (200, vec!["maze".into(), "pole".into()]));
+    assert_eq!(
+        listed(all, "eve").await,
+        (200, vec!["maze".into(), "pole".into()])
+    );
     assert_eq!(listed(alder, "ann").await, (200, vec!["maze".into()]));
     assert_eq!(listed(alder, "bob").await.0, 403);
     // What cannot be found out is never a shorter list.
     assert_eq!(listed(all, "unsure").await.0, 503);
     let page = get(&served, "/", "ann").await;
-    assert!(page.body.contains("maze") && !page.body.contains("pole"), "{page:?}");
+    assert!(
+        page.body.contains("maze") && !page.body.contains("pole"),
+        "{page:?}"
+    );
 }
 
 #[tokio::test]
@@ -184,7 +225,10 @@ async fn a_caller_beyond_its_share_is_told_to_wait_and_others_are_answered() {
     let (served, _table) = served(none).await;
     let target = "/api/v1/namespaces/alder/experiments/maze/count";
     let answer = get(&served, target, "ann").await;
-    assert_eq!((answer.status, &*answer.problem()), (429, "too-many-requests"));
+    assert_eq!(
+        (answer.status, &*answer.problem()),
+        (429, "too-many-requests")
+    );
     assert!(answer.head.contains("retry-after: 1"), "{answer:?}");
     // Lists cost nothing and take no share.
     assert_eq!(get(&served, "/api/v1/experiments", "ann").await.status, 200);
@@ -198,13 +242,18 @@ async fn health_and_metrics_are_not_told_to_callers_where_they_have_an_address_o
     };
     let (served, _table) = served(config).await;
     for target in ["/healthz", "/readyz", "/metrics"] {
-        assert_eq!(get(&served, target, "").await.problem(), "route-not-found", "{target}");
+        assert_eq!(
+            get(&served, target, "").await.problem(),
+            "route-not-found",
+            "{target}"
+        );
     }
 }
 
 #[tokio::test]
 async fn only_reading_is_answered_before_anybody_is_asked_who_it_is() {
     let (served, _table) = served(Config::default()).await;
-    let ask = "POST /api/v1/experiments/maze/records HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let ask =
+        "POST /api/v1/experiments/maze/records HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
     assert_eq!(served.say(ask).await.status, 405);
 }

@@ -87,7 +87,11 @@ const MAZE: Sight<'_> = Sight::Records {
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_asked_about_once_and_again_when_the_answer_has_ended() {
     let (known, reviewer, token) = world("ann", 3600);
-    known.rights.lock().unwrap().insert(("ann".into(), "alder".into()));
+    known
+        .rights
+        .lock()
+        .unwrap()
+        .insert(("ann".into(), "alder".into()));
     for _ in 0..5 {
         let caller = reviewer.caller(&with(&token)).await.unwrap();
         assert_eq!(reviewer.may(&caller, MAZE).await, Ok(true));
@@ -109,7 +113,11 @@ async fn a_right_that_is_given_counts_soon() {
     let (known, reviewer, token) = world("ann", 3600);
     let caller = reviewer.caller(&with(&token)).await.unwrap();
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(false));
-    known.rights.lock().unwrap().insert(("ann".into(), "alder".into()));
+    known
+        .rights
+        .lock()
+        .unwrap()
+        .insert(("ann".into(), "alder".into()));
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(false));
     advance(DENIED).await;
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(true));
@@ -126,7 +134,11 @@ async fn a_right_that_is_given_counts_soon() {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_let_in_because_nobody_answers() {
     let (known, reviewer, token) = world("ann", 3600);
-    known.rights.lock().unwrap().insert(("ann".into(), "alder".into()));
+    known
+        .rights
+        .lock()
+        .unwrap()
+        .insert(("ann".into(), "alder".into()));
     let caller = reviewer.caller(&with(&token)).await.unwrap();
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(true));
     known.away.store(true, Ordering::SeqCst);
@@ -154,12 +166,19 @@ async fn no_answer_outlives_the_token() {
 #[tokio::test(start_paused = true)]
 async fn whoever_sends_many_tokens_keeps_out_no_one_who_was_let_in() {
     let (known, reviewer, own) = world("ann", 3600);
-    known.rights.lock().unwrap().insert(("ann".into(), "alder".into()));
+    known
+        .rights
+        .lock()
+        .unwrap()
+        .insert(("ann".into(), "alder".into()));
     reviewer.caller(&with(&own)).await.unwrap();
     advance(KNOWN).await;
     let mut busy = 0;
     for n in 0..1000 {
-        match reviewer.caller(&with(&token(&format!("nobody-{n}"), 60))).await {
+        match reviewer
+            .caller(&with(&token(&format!("nobody-{n}"), 60)))
+            .await
+        {
             Err(Refused::Busy) => busy += 1,
             said => assert_eq!(said, Err(Refused::Unknown)),
         }
