@@ -69,14 +69,14 @@ impl Authoriser for Reviewer {
                 None => self.strangers.take()?,
             }
             let token = token.clone();
-            Ok(async move {
+            Ok::<_, Refused>(async move {
                 let who = reviews.who(&token, &audience).await;
                 let who = who.map_err(|Away| Refused::Unavailable)?;
                 let keep = match &who {
                     Some(_) => KNOWN.min(left(&token, Timestamp::now())),
                     None => UNKNOWN,
                 };
-                Ok((who.map(Arc::new), keep))
+                Ok::<_, Refused>((who.map(Arc::new), keep))
             })
         };
         match self.tokens.get(token.digest(), ask).await? {
@@ -93,6 +93,10 @@ impl Authoriser for Reviewer {
             Sight::List(namespace) => (namespace, None),
             Sight::Records { namespace, name } => (Some(namespace), Some(name)),
         };
+        // No object has such a name, and it is not kept.
+        if namespace.is_some_and(|n| n.len() > 63) || name.is_some_and(|n| n.len() > 253) {
+            return Ok(false);
+        }
         let right = Right {
             who: who.clone(),
             namespace: namespace.map(str::to_owned),
@@ -101,14 +105,14 @@ impl Authoriser for Reviewer {
         let (reviews, of) = (self.reviews.clone(), right.clone());
         let ask = |_| {
             self.others.take()?;
-            Ok(async move {
+            Ok::<_, Refused>(async move {
                 let what = match (&of.namespace, &of.name) {
                     (Some(namespace), Some(name)) => Sight::Records { namespace, name },
                     (namespace, _) => Sight::List(namespace.as_deref()),
                 };
                 let may = reviews.may(&of.who, what).await;
                 let may = may.map_err(|Away| Refused::Unavailable)?;
-                Ok((may, if may { ALLOWED } else { DENIED }))
+                Ok::<_, Refused>((may, if may { ALLOWED } else { DENIED }))
             })
         };
         self.rights.get(right, ask).await

@@ -103,10 +103,9 @@ impl Asked {
         if namespaces.len() > NAMESPACES {
             return Err(Refused::Namespaces(NAMESPACES).into());
         }
-        let asked = stream::iter(namespaces).map(async |namespace| {
-            let may = authority
-                .may(&self.caller, Sight::List(Some(&namespace)))
-                .await;
+        let caller = &self.caller;
+        let asked = stream::iter(namespaces).map(|namespace| async move {
+            let may = authority.may(caller, Sight::List(Some(&namespace))).await;
             may.map(|may| may.then_some(namespace))
         });
         let seen: Vec<Option<String>> = asked.buffered(AT_ONCE).try_collect().await?;

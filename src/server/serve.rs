@@ -318,7 +318,7 @@ impl Way {
     /// Finds out who asks, and whether they may see what the path names, before anything of it is looked up.
     async fn admit(&self, headers: &HeaderMap, of: &Names) -> Result<Caller, Refused> {
         let authority = &self.shared.authority;
-        if self.sees == Sees::Nothing {
+        if self.sees == Sees::Nothing || !authority.names_callers() {
             return Ok(Caller::Anybody);
         }
         let caller = authority.caller(headers).await?;

@@ -16,12 +16,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::{CryptoProvider, aws_lc_rs};
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
-use tokio_rustls::rustls::{self, ServerConfig};
 use tokio_rustls::server::TlsStream;
 
 /// The files are read again this often.
@@ -182,7 +182,7 @@ impl TlsListener {
         let address = listener.local_addr()?;
         let config = ServerConfig::builder_with_provider(certificate.provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|e: rustls::Error| io::Error::other(e))?
+            .map_err(io::Error::other)?
             .with_no_client_auth();
         let mut config = config.with_cert_resolver(certificate);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
@@ -212,11 +212,11 @@ async fn accept(
         let (acceptor, tell) = (acceptor.clone(), tell.clone());
         tokio::spawn(async move {
             let done = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
-            drop(permit);
             if let Ok(Ok(stream)) = done {
                 // A server that is gone takes no more.
                 let _ = tell.send((stream, from)).await;
             }
+            drop(permit);
         });
     }
 }
