@@ -299,19 +299,10 @@ pub fn certificate(folder: &Path, host: &str) -> [PathBuf; 2] {
     let [chain, key] = files.each_ref().map(|f| f.to_str().unwrap());
     let (subject, alternative) = (format!("/CN={host}"), format!("subjectAltName=DNS:{host}"));
     let curve = "ec_paramgen_curve:P-256";
-    let how = [
-        "req", "-x509", "-newkey", "ec", "-pkeyopt", curve, "-nodes", "-days", "2",
-    ];
-    let what = [
-        "-subj",
-        &subject,
-        "-addext",
-        &alternative,
-        "-keyout",
-        key,
-        "-out",
-        chain,
-    ];
-    openssl(&[&how[..], &what].concat(), b"");
+    let how = ["req", "-x509", "-newkey", "ec", "-pkeyopt", curve, "-nodes"];
+    let what = ["-days", "2", "-subj", &subject, "-addext", &alternative];
+    let no_authority = "basicConstraints=critical,CA:FALSE";
+    let into = ["-addext", no_authority, "-keyout", key, "-out", chain];
+    openssl(&[&how[..], &what, &into].concat(), b"");
     files
 }
