@@ -45,7 +45,7 @@ impl Reviews for ClusterReviews {
         let api: Api<TokenReview> = Api::all(self.0.client().clone());
         let review = TokenReview {
             spec: TokenReviewSpec {
-                token: Some(token.text().to_owned()),
+                token: token.text().to_owned(),
                 audiences: Some(vec![audience.to_owned()]),
             },
             ..Default::default()
