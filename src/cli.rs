@@ -1,7 +1,7 @@
 //! The command line: which role the process takes, what it is told, and how it ends.
 //!
 //! Lives here: the commands, logging, signals, and the run of one command to its exit code. May use: every room. Must
-//! never come in: what a role does; that is `engine`'s, `local`'s and `controller`'s business.
+//! never come in: what a role does; that is `engine`'s, `local`'s, `controller`'s and `reader`'s business.
 //! Results go to stdout, logs and errors to stderr; an error is one line that says what is so and what to do.
 
 mod backlog;
@@ -12,6 +12,7 @@ mod exit;
 mod local;
 mod merge;
 mod place;
+mod reader;
 mod say;
 mod size;
 mod wait;
@@ -42,6 +43,7 @@ enum Role {
     Wait(wait::Args),
     Local(local::Args),
     Controller(controller::Args),
+    Reader(reader::Args),
     Demo(demo::Args),
     Crds(crds::Args),
 }
@@ -59,12 +61,13 @@ enum Output {
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let level = match cli.role {
-        Role::Local(_) | Role::Controller(_) => "info",
+        Role::Local(_) | Role::Controller(_) | Role::Reader(_) => "info",
         _ => "error",
     };
     let format = match &cli.role {
         Role::Local(args) if args.output == Output::Json => telemetry::Format::Json,
         Role::Controller(args) if args.output == Output::Json => telemetry::Format::Json,
+        Role::Reader(args) if args.output == Output::Json => telemetry::Format::Json,
         _ => telemetry::Format::Text,
     };
     if let Err(failure) = log(cli.verbose, level, format) {
@@ -90,6 +93,7 @@ fn run(role: Role) -> Result<(), Failure> {
         Role::Crds(args) => crds::run(&args),
         Role::Local(args) => in_runtime(local::run(args)),
         Role::Controller(args) => in_runtime(controller::run(args)),
+        Role::Reader(args) => in_runtime(reader::run(args)),
         Role::Demo(args) => in_runtime(demo::run(args)),
         Role::Merge(args) => in_runtime(merge::run(args)),
         Role::Backlog(args) => in_runtime(backlog::run(args)),

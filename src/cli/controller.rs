@@ -4,11 +4,12 @@
 //! does.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use freshet::api::GoDuration;
-use freshet::controller::{self, Error, Options, Settings};
+use freshet::cluster::Settings;
+use freshet::controller::{self, Error, Options};
 use freshet::engine::Config;
 use serde_json::json;
 
@@ -74,8 +75,9 @@ fn poll(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn settings(args: &Args) -> Result<Settings, Failure> {
-    let Some(file) = &args.config else {
+/// Reads the configuration file, where one is given.
+pub fn settings(file: Option<&Path>) -> Result<Settings, Failure> {
+    let Some(file) = file else {
         return Ok(Settings::default());
     };
     let shown = file.display();
@@ -85,7 +87,7 @@ fn settings(args: &Args) -> Result<Settings, Failure> {
 }
 
 pub async fn run(args: Args) -> Result<(), Failure> {
-    let settings = settings(&args)?;
+    let settings = settings(args.config.as_deref())?;
     let normal = Config {
         // What the chart gives a Pod to end in is longer.
         stop_grace: Duration::from_secs(15),

@@ -20,16 +20,16 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kube::core::error_boundary::InvalidObject;
 
-use super::endpoints::Leads;
 use super::finalize::{self, Step};
 use super::news::{self, News};
 use super::row::{Row, Verdict};
-use super::secrets::{Found, Mono, Named, SecretBook};
-use super::settings::Settings;
 use super::specs;
 use super::status::{Figures, status};
 use super::writes::{Urgency, Writes, urgency};
 use crate::api::{Experiment, ExperimentStatus, TableIdentity};
+use crate::cluster::Settings;
+use crate::cluster::endpoints::Leads;
+use crate::cluster::secrets::{Found, Mono, Named, SecretBook};
 use crate::engine::{Statuses, TableSpec};
 use crate::plan::{Reason, TableId};
 

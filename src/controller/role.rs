@@ -7,7 +7,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
 use jiff::Timestamp;
 use kube::runtime::watcher::Event;
 use tokio::net::TcpListener;
@@ -16,15 +15,15 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::cluster::{self, Cluster, Guarded, NoCluster};
 use super::desk::{Act, Desk, Wrote};
-use super::endpoints::{self, Guard, Leads};
-use super::health::{self, Gate, Health};
 use super::lease::{Campaign, Elector, Leadership, Timing};
-use super::secrets::{Found, Named};
-use super::served;
-use super::settings::Settings;
+use super::reports::Reports;
 use crate::api::ExperimentStatus;
+use crate::cluster::client::{Guarded, follow, named};
+use crate::cluster::endpoints::{self, Guard, Leads};
+use crate::cluster::health::{self, Gate, Health};
+use crate::cluster::secrets::{Found, Named};
+use crate::cluster::{Cluster, NoCluster, Settings, served};
 use crate::engine::{self, Engine, Pace, Statuses};
 use crate::plan::TableId;
 use crate::table::{Stores, StoresConfig};
@@ -124,18 +123,20 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     if let [Ok(metrics), Ok(health)] = addresses {
         (options.up)(&Up { metrics, health });
     }
-    let (cluster, api) = Cluster::find(&options.me, metrics.controller().clone()).await?;
+    let (cluster, api) = Cluster::find(metrics.controller().clone()).await?;
     if !served_as_known(&cluster, &crd, &stop).await {
         return Ok(());
     }
     let namespace = options.lease_namespace.as_deref();
-    let lease = cluster.lease(namespace.unwrap_or(cluster.namespace()), &options.lease);
+    let namespace = namespace.unwrap_or(cluster.namespace()).to_owned();
+    let reports = Reports::new(cluster, &options.me);
+    let lease = reports.lease(&namespace, &options.lease);
     let elector = Elector::new(options.me.clone(), Timing::default());
     let mut campaign = Campaign::start(lease, elector);
     metrics.controller().begins(CALLS);
     let shell = Shell::new(
         &options,
-        cluster,
+        reports,
         api.into(),
         metrics,
         campaign.leadership(),
@@ -194,7 +195,7 @@ enum Heard {
 }
 
 struct Shell {
-    cluster: Cluster,
+    reports: Reports,
     /// The API server's addresses.
     api: Arc<[std::net::IpAddr]>,
     desk: Desk,
@@ -216,7 +217,7 @@ struct Shell {
 impl Shell {
     fn new(
         options: &Options,
-        cluster: Cluster,
+        reports: Reports,
         api: Arc<[std::net::IpAddr]>,
         metrics: Arc<Metrics>,
         leadership: Leadership,
@@ -230,7 +231,7 @@ impl Shell {
             ..Default::default()
         });
         Self {
-            cluster,
+            reports,
             api,
             desk: Desk::new(Arc::new(options.settings.clone()), Duration::ZERO),
             stores: Arc::new(stores),
@@ -263,12 +264,13 @@ impl Shell {
         };
         let mut unlisted: std::collections::BTreeSet<usize> = (0..scopes.len()).collect();
         for (watch, scope) in scopes.into_iter().enumerate() {
-            watches.spawn(follow(
-                self.cluster.clone(),
-                watch,
-                scope,
-                self.tell.clone(),
-            ));
+            let tell = self.tell.clone();
+            let hear = move |event| {
+                let tell = tell.clone();
+                let heard = Heard::Watched(watch, Box::new(event));
+                async move { tell.send(heard).await.is_ok() }
+            };
+            watches.spawn(follow(self.reports.cluster.clone(), scope, hear));
         }
         // Whether something was heard since the last turn.
         let (mut pace, mut stirred) = (Pace::default(), false);
@@ -338,7 +340,7 @@ impl Shell {
                     self.desk.listed(watch, of);
                 }
                 Event::Delete(object) => {
-                    let (namespace, name, uid) = cluster::named(&object);
+                    let (namespace, name, uid) = named(&object);
                     self.desk.lost(&namespace, &name, uid.as_deref());
                 }
             },
@@ -370,7 +372,7 @@ impl Shell {
                 Act::MergeNow(id) => engine.merge_now(id),
                 other => {
                     let call = Call {
-                        cluster: self.cluster.clone(),
+                        reports: self.reports.clone(),
                         api: self.api.clone(),
                         leadership: self.leadership.clone(),
                         tell: self.tell.clone(),
@@ -418,39 +420,9 @@ async fn ended(engine: Option<&(Engine, watch::Receiver<Statuses>)>) {
     }
 }
 
-/// Passes on what a watch says, for ever.
-async fn follow(cluster: Cluster, watch: usize, scope: Option<String>, tell: mpsc::Sender<Heard>) {
-    let mut events = std::pin::pin!(cluster.watch(scope.as_deref()));
-    let mut failing = false;
-    while let Some(event) = events.next().await {
-        match event {
-            Ok(event) => {
-                if std::mem::take(&mut failing) {
-                    tracing::info!(namespace = scope, "the watch goes on");
-                }
-                if tell
-                    .send(Heard::Watched(watch, Box::new(event)))
-                    .await
-                    .is_err()
-                {
-                    return;
-                }
-            }
-            Err(_) => {
-                if !std::mem::replace(&mut failing, true) {
-                    tracing::warn!(
-                        namespace = scope,
-                        "Experiments cannot be watched; it is tried again until they can"
-                    );
-                }
-            }
-        }
-    }
-}
-
 /// One call, and word of what it came to.
 struct Call {
-    cluster: Cluster,
+    reports: Reports,
     api: Arc<[std::net::IpAddr]>,
     leadership: Leadership,
     tell: mpsc::Sender<Heard>,
@@ -463,7 +435,7 @@ impl Call {
             // The engine's own; never a call.
             Act::Tables(_) | Act::MergeNow(_) => return true,
             Act::ReadSecret(named) => {
-                let found = self.cluster.secret(&named).await;
+                let found = self.reports.cluster.secret(&named).await;
                 Heard::Secret(named, found)
             }
             Act::LookUp(endpoint) => {
@@ -480,10 +452,10 @@ impl Call {
                 status,
                 news,
             } => {
-                let wrote = self.cluster.write(&id, &uid, &status).await;
+                let wrote = self.reports.write(&id, &uid, &status).await;
                 if let Wrote::Done(_) = wrote {
                     for news in news {
-                        self.cluster.tell(&id, &uid, news).await;
+                        self.reports.tell(&id, &uid, news).await;
                     }
                 }
                 Heard::Wrote(id, Some(status), wrote)
@@ -495,10 +467,10 @@ impl Call {
                 list,
                 news,
             } => {
-                let wrote = self.cluster.finalizers(&id, &version, &list).await;
+                let wrote = self.reports.finalizers(&id, &version, &list).await;
                 if let Wrote::Done(_) = wrote {
                     for news in news {
-                        self.cluster.tell(&id, &uid, news).await;
+                        self.reports.tell(&id, &uid, news).await;
                     }
                 }
                 Heard::Wrote(id, None, wrote)

@@ -12,14 +12,14 @@ use kube::core::error_boundary::InvalidObject;
 use super::conditions::{Cause, Known, Own};
 use super::finalize::{self, Facts};
 use super::news::News;
-use super::secrets::{Mono, Named};
-use super::settings::Settings;
 use super::specs::FINALIZER;
 use super::status::LONGEST_REQUEST;
 use crate::api::{
     DeletionPolicy, Effective, Experiment, ExperimentStatus, REQUESTED_AT, TableIdentity,
     annotation,
 };
+use crate::cluster::Settings;
+use crate::cluster::secrets::{Mono, Named};
 use crate::engine::{TableSpec, TableStatus};
 use crate::plan::{Reason, TableId};
 

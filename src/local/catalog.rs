@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use super::specs::Ready;
 use crate::engine::{Statuses, TableStatus};
 use crate::plan::TableId;
-use crate::server::{Catalog, ExperimentStatus, Fragments, LastMerge, WhyNotNow};
-use crate::table::{Error, Location, Stores, Table};
+use crate::server::{Catalog, ExperimentStatus, Fragments, LastMerge, Unopened, WhyNotNow};
+use crate::table::{Location, Stores, Table};
 
 /// The server's catalog.
 pub struct Book {
@@ -77,13 +77,16 @@ impl Catalog for Book {
         pages.values().map(|p| told(p, &statuses)).collect()
     }
 
-    fn get(&self, name: &str) -> Option<ExperimentStatus> {
+    fn get(&self, namespace: Option<&str>, name: &str) -> Option<ExperimentStatus> {
         let statuses = self.statuses.borrow().clone();
-        self.pages().get(name).map(|p| told(p, &statuses))
+        let told = self.pages().get(name).map(|p| told(p, &statuses))?;
+        namespace
+            .is_none_or(|n| n == told.namespace)
+            .then_some(told)
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Arc<Table>>, Error> {
-        let Some((location, opened)) = self.place(name) else {
+    async fn table(&self, of: &ExperimentStatus) -> Result<Option<Arc<Table>>, Unopened> {
+        let Some((location, opened)) = self.place(&of.name) else {
             return Ok(None);
         };
         let mut opened = opened.lock().await;

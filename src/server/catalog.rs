@@ -18,18 +18,63 @@ pub trait Catalog: Send + Sync + 'static {
     /// Every experiment, in the order of their names. Answers from memory: no request to a store.
     fn list(&self) -> Vec<ExperimentStatus>;
 
-    /// One experiment; `None` where there is none of that name. Answers from memory.
-    fn get(&self, name: &str) -> Option<ExperimentStatus>;
+    /// The namespace that is meant where a path names none; `None` where names are unique over all namespaces.
+    fn namespace(&self) -> Option<&str> {
+        None
+    }
 
-    /// The table of an experiment, opened if it was not; `None` where there is no experiment of that name.
+    /// One experiment, in a namespace or, for `None`, in any; `None` where there is none of that name. Answers from memory.
+    fn get(&self, namespace: Option<&str>, name: &str) -> Option<ExperimentStatus>;
+
+    /// The table of an experiment that was got here, opened if it was not; `None` where it is gone.
     ///
     /// # Errors
-    /// What opening the table says.
-    async fn table(&self, name: &str) -> Result<Option<Arc<Table>>, Error>;
+    /// What opening the table says, and why it may not be.
+    async fn table(&self, of: &ExperimentStatus) -> Result<Option<Arc<Table>>, Unopened>;
+
+    /// A store refused what a table was opened with: it is to be looked at again.
+    fn refused(&self, _namespace: Option<&str>, _name: &str) {}
 
     /// Whether the experiments have been read once, so that "not found" can be said with confidence.
     fn ready(&self) -> bool {
         true
+    }
+}
+
+/// Why a table is not open.
+#[derive(Debug, thiserror::Error)]
+pub enum Unopened {
+    /// What opening it says.
+    #[error(transparent)]
+    Table(#[from] Error),
+    /// Whoever runs the server did not allow it. No request was made.
+    #[error("{0}")]
+    NotAllowed(String),
+    /// What it is to be opened with is not there or cannot be used. No request was made.
+    #[error("{0}")]
+    Credentials(String),
+    /// Its store cannot be found. No request was made.
+    #[error("{0}")]
+    Unreachable(String),
+    /// Its experiment cannot be read.
+    #[error("the experiment cannot be read")]
+    Unreadable,
+    /// What it is to be opened with is not known yet.
+    #[error("what opens the table is not known yet")]
+    NotYet,
+}
+
+impl Unopened {
+    /// The kind's name.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Unopened::Table(e) => e.reason(),
+            Unopened::NotAllowed(_) => "NotAllowed",
+            Unopened::Credentials(_) => "CredentialsMissing",
+            Unopened::Unreachable(_) => "StoreUnreachable",
+            Unopened::Unreadable => "InvalidSpec",
+            Unopened::NotYet => "NotYet",
+        }
     }
 }
 

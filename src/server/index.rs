@@ -8,18 +8,21 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::{HeaderName, HeaderValue, header};
-use axum::response::{Html, IntoResponse, Response};
+use axum::response::{Html, IntoResponse};
 use jiff::Timestamp;
 use url::form_urlencoded::byte_serialize;
 
+use super::asked::Asked;
 use super::catalog::ExperimentStatus;
+use super::routes::Answer;
 use super::serve::Shared;
 
 const POLICY: &str =
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-pub(super) async fn index(State(shared): State<Arc<Shared>>) -> Response {
-    let mut response = Html(page(&shared.catalog.list())).into_response();
+pub(super) async fn index(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
+    let seen = asked.experiments(&shared).await?;
+    let mut response = Html(page(&seen)).into_response();
     let headers = response.headers_mut();
     let mut set = |name: HeaderName, value| {
         headers.insert(name, HeaderValue::from_static(value));
@@ -27,7 +30,7 @@ pub(super) async fn index(State(shared): State<Arc<Shared>>) -> Response {
     set(header::CONTENT_SECURITY_POLICY, POLICY);
     set(header::REFERRER_POLICY, "no-referrer");
     set(header::X_FRAME_OPTIONS, "DENY");
-    response
+    Ok(response)
 }
 
 fn page(experiments: &[ExperimentStatus]) -> String {

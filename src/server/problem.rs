@@ -8,6 +8,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::catalog::Unopened;
 use crate::table::{Error, ReadError};
 
 /// What types of problems start with; what follows is the kind, from a closed set.
@@ -15,6 +16,13 @@ pub const PREFIX: &str = "urn:freshet:problem:";
 
 /// Seconds after which a request that met a busy or unreachable part may be tried again.
 const RETRY_SECONDS: &str = "1";
+
+/// The kind of a problem with the credentials of a table.
+const STORE_REFUSED: &str = "store-refused";
+
+/// On an answer that says that a store refused the credentials of a table: whoever gave them should look at them again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StoreRefused;
 
 /// An answer that says why there is no other.
 #[derive(Debug, Clone)]
@@ -80,6 +88,16 @@ impl Problem {
             "No such experiment",
             "there is no experiment of this name; /api/v1/experiments lists those there are",
         )
+    }
+
+    pub fn not_ready() -> Self {
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not-ready",
+            "Not known yet",
+            "the experiments have not been read yet; try again",
+        )
+        .retry()
     }
 
     pub fn no_route() -> Self {
@@ -150,7 +168,52 @@ impl IntoResponse for Problem {
         if self.retry {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static(RETRY_SECONDS));
         }
+        if self.status == StatusCode::UNAUTHORIZED {
+            let by = HeaderValue::from_static("Bearer realm=\"freshet\"");
+            headers.insert(header::WWW_AUTHENTICATE, by);
+        }
+        if self.kind == STORE_REFUSED {
+            response.extensions_mut().insert(StoreRefused);
+        }
         response
+    }
+}
+
+impl From<Unopened> for Problem {
+    fn from(e: Unopened) -> Self {
+        let unavailable =
+            |kind, title, detail| Self::new(StatusCode::SERVICE_UNAVAILABLE, kind, title, detail);
+        match e {
+            Unopened::Table(e) => e.into(),
+            Unopened::NotAllowed(why) => Self::new(
+                StatusCode::FORBIDDEN,
+                "table-not-allowed",
+                "The experiment's table may not be opened",
+                why,
+            ),
+            Unopened::Credentials(why) => unavailable(
+                "credentials-missing",
+                "The experiment's credentials are missing",
+                why,
+            ),
+            Unopened::Unreachable(why) => unavailable(
+                "store-unreachable",
+                "The store does not answer",
+                why,
+            )
+            .retry(),
+            Unopened::Unreadable => unavailable(
+                "spec-invalid",
+                "The experiment cannot be read",
+                "the object cannot be read as an Experiment of this release; its condition Ready says why".into(),
+            ),
+            Unopened::NotYet => unavailable(
+                "not-ready",
+                "Not known yet",
+                "the cluster's API server was not heard yet on what opens this table; try again".into(),
+            )
+            .retry(),
+        }
     }
 }
 
@@ -246,7 +309,7 @@ impl From<Error> for Problem {
             )
             .with("shard", shard.to_string()),
             Error::CredentialsRejected(_) => unavailable(
-                "store-refused",
+                STORE_REFUSED,
                 "The store refused the credentials",
                 "the store refused the credentials of this experiment; check the key, its rights and its expiry",
             ),

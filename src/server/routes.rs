@@ -103,8 +103,8 @@ pub(super) fn told(body: &impl Serialize) -> Answer {
 
 pub(super) async fn experiments(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
     asked.no_parameters()?;
-    let all = shared.catalog.list().into_iter();
-    let all: Vec<Told> = all.filter(|e| asked.is_in(e)).map(Told::new).collect();
+    let all = asked.experiments(&shared).await?;
+    let all: Vec<Told> = all.into_iter().map(Told::new).collect();
     told(&json!({ "experiments": all }))
 }
 

@@ -23,7 +23,21 @@ SWITCHES = {
             "prometheusRule": {"enabled": True, "labels": {"release": "prom"}, "runbookUrl": "https://example.org/runbooks/"},
         },
     ],
-    "network": [{}, {"networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}]}}],
+    "network": [
+        {},
+        {"networkPolicy": {"enabled": True, "metricsFrom": [{"podSelector": {}}], "recordsFrom": [{"podSelector": {}}]}},
+    ],
+    "reader": [
+        {},
+        {
+            "reader": {
+                "enabled": True,
+                "tls": {"existingSecret": "reader-tls"},
+                "autoscaling": {"enabled": True},
+                "serviceAccount": {"annotations": {"role": "reads"}},
+            }
+        },
+    ],
     "rest": [
         {},
         {
@@ -57,8 +71,18 @@ def together(parts) -> dict:
     return {key: value for part in parts for key, value in part.items()}
 
 
+def part(documents: list[dict], name: str) -> list[dict]:
+    """What is of one of the two programs, the controller or the reader."""
+    own = lambda d: d["metadata"]["name"].endswith(f"-{name}") and not d["metadata"]["name"].endswith("-data-reader")
+    return [d for d in documents if own(d)]
+
+
 def controller(documents) -> dict:
-    return only(documents, "Deployment")["spec"]["template"]["spec"]
+    return only(part(documents, "controller"), "Deployment")["spec"]["template"]["spec"]
+
+
+def reader(documents) -> dict:
+    return only(part(documents, "reader"), "Deployment")["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("parts", MATRIX, ids=lambda parts: "-".join(str(i) for i in map(len, parts)))
@@ -66,21 +90,29 @@ def test_every_combination_of_switches_renders_whole_and_consistent(chart, parts
     documents = chart.documents(together(parts))
     seen = [(d["apiVersion"], d["kind"], d["metadata"].get("namespace"), d["metadata"]["name"]) for d in documents]
     assert len(seen) == len(set(seen))
-    deployment = only(documents, "Deployment")
-    labels = deployment["spec"]["template"]["metadata"]["labels"]
-    for selector in (
-        deployment["spec"]["selector"]["matchLabels"],
-        only(documents, "Service")["spec"]["selector"],
-        *(p["spec"]["selector"]["matchLabels"] for p in of_kind(documents, "PodDisruptionBudget")),
-        *(p["spec"]["podSelector"]["matchLabels"] for p in of_kind(documents, "NetworkPolicy")),
-    ):
-        assert selector.items() <= labels.items()
+    accounts = {}
+    for name in ("controller", "reader"):
+        of_it = part(documents, name)
+        if not of_kind(of_it, "Deployment"):
+            assert name == "reader" and not of_it
+            continue
+        deployment = only(of_it, "Deployment")
+        accounts[name] = deployment["spec"]["template"]["spec"]["serviceAccountName"]
+        labels = deployment["spec"]["template"]["metadata"]["labels"]
+        for selector in (
+            deployment["spec"]["selector"]["matchLabels"],
+            only(of_it, "Service")["spec"]["selector"],
+            *(p["spec"]["selector"]["matchLabels"] for p in of_kind(of_it, "PodDisruptionBudget")),
+            *(p["spec"]["podSelector"]["matchLabels"] for p in of_kind(of_it, "NetworkPolicy")),
+        ):
+            # None of the two selects the other's Pods.
+            assert selector.items() <= labels.items() and selector["app.kubernetes.io/component"] == name
     for binding in of_kind(documents, "RoleBinding") + of_kind(documents, "ClusterRoleBinding"):
         role = (binding["roleRef"]["kind"], binding["roleRef"]["name"])
-        assert role in [(d["kind"], d["metadata"]["name"]) for d in documents]
-        assert [(s["name"], s["namespace"]) for s in binding["subjects"]] == [
-            (controller(documents)["serviceAccountName"], "labs")
-        ]
+        own = [(d["kind"], d["metadata"]["name"]) for d in documents]
+        assert role in own or role == ("ClusterRole", "system:auth-delegator")
+        name = "reader" if "-reader" in binding["metadata"]["name"] else "controller"
+        assert [(s["name"], s["namespace"]) for s in binding["subjects"]] == [(accounts[name], "labs")]
     for document in documents:
         assert document["metadata"]["labels"]["app.kubernetes.io/instance"] == "cartpole"
 
@@ -215,3 +247,82 @@ def test_the_notes_tell_three_commands_and_what_is_not_granted(chart, tmp_path):
     notes = next(d["text"] for d in yaml.safe_load_all(done.stdout) if d and d["kind"] == "Notes")
     assert len([line for line in notes.splitlines() if line.strip().startswith("kubectl")]) == 3
     assert "atari" in notes and "storage.grants is empty" in notes
+
+
+READER = {"reader": {"enabled": True, "tls": {"existingSecret": "reader-tls"}}}
+
+
+def test_without_a_word_of_it_there_is_no_reader(chart):
+    assert not part(chart.documents(), "reader")
+
+
+def test_the_readers_pod_meets_restricted_pod_security_and_writes_nowhere_but_tmp(chart):
+    pod = reader(chart.documents(READER))
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    (container,) = pod["containers"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    writable = [m["mountPath"] for m in container["volumeMounts"] if not m.get("readOnly")]
+    assert writable == ["/tmp"]
+
+
+def test_the_readers_ports_and_probes_are_those_of_its_arguments(chart):
+    documents = chart.documents(READER)
+    (container,) = reader(documents)["containers"]
+    ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert f"--listen=0.0.0.0:{ports['records']}" in container["args"]
+    assert f"--metrics-address=0.0.0.0:{ports['metrics']}" in container["args"]
+    assert f"--health-address=0.0.0.0:{ports['health']}" in container["args"]
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "health"}
+    service = only(part(documents, "reader"), "Service")["spec"]
+    assert {p["name"]: p["targetPort"] for p in service["ports"]} == {"https": "records", "metrics": "metrics"}
+    # What is not ready may not answer: it cannot say yet what is not there.
+    assert "publishNotReadyAddresses" not in service
+
+
+def test_the_reader_serves_with_the_secrets_certificate_or_in_plain_words_without_one(chart):
+    pod = reader(chart.documents(READER))
+    arguments = pod["containers"][0]["args"]
+    mounted = {m["name"]: m["mountPath"] for m in pod["containers"][0]["volumeMounts"]}
+    assert [v["secret"]["secretName"] for v in pod["volumes"] if v["name"] == "tls"] == ["reader-tls"]
+    assert f"--tls-cert-file={mounted['tls']}/tls.crt" in arguments and f"--tls-key-file={mounted['tls']}/tls.key" in arguments
+    assert "--plain-http" not in arguments
+    pod = reader(chart.documents({"reader": {"enabled": True, "plainHTTP": True}}))
+    assert "--plain-http" in pod["containers"][0]["args"]
+    assert "tls" not in [v["name"] for v in pod["volumes"]]
+
+
+def test_the_reader_goes_by_the_operators_grants_and_namespaces(chart):
+    values = READER | {"watchNamespaces": ["atari"], "storage": {"allowedEndpoints": ["http://minio.storage.svc:9000"]}}
+    documents = chart.documents(values)
+    pods = [controller(documents), reader(documents)]
+    configs = [next(v["configMap"]["name"] for v in p["volumes"] if v["name"] == "config") for p in pods]
+    assert configs[0] == configs[1]
+    arguments = [p["containers"][0]["args"] for p in pods]
+    assert all("--config=/etc/freshet/config.yaml" in a and "--watch-namespace=atari" in a for a in arguments)
+    assert "--namespace=labs" in arguments[1] and "--audience=freshet.dev" in arguments[1]
+
+
+def test_the_autoscaler_takes_the_place_of_a_number(chart):
+    documents = part(chart.documents(READER), "reader")
+    assert only(documents, "Deployment")["spec"]["replicas"] == 2
+    assert not of_kind(documents, "HorizontalPodAutoscaler")
+    scaled = {"reader": READER["reader"] | {"autoscaling": {"enabled": True, "minReplicas": 1}}}
+    documents = part(chart.documents(scaled), "reader")
+    assert "replicas" not in only(documents, "Deployment")["spec"]
+    scaler = only(documents, "HorizontalPodAutoscaler")["spec"]
+    assert scaler["scaleTargetRef"]["name"] == only(documents, "Deployment")["metadata"]["name"]
+    assert (scaler["minReplicas"], scaler["maxReplicas"]) == (1, 8)
+    # One Pod may be all that there is: nothing then forbids to move it.
+    assert not of_kind(documents, "PodDisruptionBudget")
+
+
+def test_readers_are_scraped_under_a_job_of_their_own(chart):
+    documents = part(chart.documents(READER | {"serviceMonitor": {"enabled": True}}), "reader")
+    (endpoint,) = only(documents, "ServiceMonitor")["spec"]["endpoints"]
+    assert endpoint["relabelings"][0]["replacement"] == "freshet-reader"
+    assert endpoint["port"] in [p["name"] for p in only(documents, "Service")["spec"]["ports"]]

@@ -14,6 +14,11 @@ OPERATOR = {
     ("", "secrets"): {"get"},
     ("events.k8s.io", "events"): {"create", "patch"},
 }
+READER = {
+    ("freshet.dev", "experiments"): {"list", "watch"},
+    ("", "secrets"): {"get"},
+}
+WITH_READER = {"reader": {"enabled": True, "plainHTTP": True}}
 LEASE = {("coordination.k8s.io", "leases"): {"get", "create", "update"}}
 
 
@@ -55,7 +60,7 @@ def test_with_watched_namespaces_the_operator_has_no_right_on_the_cluster(chart)
 
 
 def test_no_role_has_a_wildcard_and_none_lists_secrets(chart):
-    for values in ({}, {"watchNamespaces": ["atari"]}):
+    for values in ({}, {"watchNamespaces": ["atari"]}, WITH_READER, WITH_READER | {"watchNamespaces": ["atari"]}):
         documents = chart.documents(values)
         for role in of_kind(documents, "Role") + of_kind(documents, "ClusterRole"):
             for (group, resource), verbs in granted(role).items():
@@ -80,3 +85,25 @@ def test_viewers_see_and_editors_change(chart):
     assert {"create", "update", "patch", "delete"} <= granted(editor)[("freshet.dev", "experiments")]
     # A status is the operator's to write.
     assert ("freshet.dev", "experiments/status") not in granted(editor)
+
+
+def test_the_reader_may_do_what_is_listed_here_and_ask_for_reviews_and_nothing_else(chart):
+    documents = [d for d in chart.documents(WITH_READER) if "-reader" in d["metadata"]["name"]]
+    (role,) = (d for d in of_kind(documents, "ClusterRole") if not d["metadata"]["name"].endswith("-data-reader"))
+    assert granted(role) == READER
+    bound = sorted(d["roleRef"]["name"] for d in of_kind(documents, "ClusterRoleBinding"))
+    assert bound == ["cartpole-freshet-reader", "system:auth-delegator"]
+    assert not of_kind(documents, "Role")
+
+
+def test_with_watched_namespaces_the_reader_may_ask_for_reviews_alone_of_the_cluster(chart):
+    documents = chart.documents(WITH_READER | {"watchNamespaces": ["atari", "mujoco"]})
+    assert [d["roleRef"]["name"] for d in of_kind(documents, "ClusterRoleBinding")] == ["system:auth-delegator"]
+    roles = {d["metadata"]["namespace"]: d for d in named(documents, "Role", "-reader")}
+    assert sorted(roles) == ["atari", "mujoco"]
+    assert all(granted(role) == READER for role in roles.values())
+
+
+def test_records_are_read_and_listed_by_the_data_reader(chart):
+    (role,) = named(chart.documents(), "ClusterRole", "-data-reader")
+    assert granted(role) == {("freshet.dev", "experiments/data"): {"get", "list"}}

@@ -37,6 +37,20 @@ MISTAKES = [
     ({"terminationGracePeriodSeconds": 5}, ["/terminationGracePeriodSeconds", "minimum"]),
     ({"env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "x"}]}, ["/env/0/name"]),
     ({"serviceAccount": {"create": False}}, ["serviceAccount.name is needed"]),
+    ({"reader": {"enabled": True}}, ["reader.tls.existingSecret", "reader.plainHTTP"]),
+    ({"reader": {"enabled": True, "plainHTTP": True, "tls": {"existingSecret": "x"}}}, ["reader", "not both"]),
+    ({"reader": {"enable": True}}, ["/reader", "enable"]),
+    ({"reader": {"audience": ""}}, ["/reader/audience"]),
+    ({"reader": {"tls": {"existingSecret": "Mine"}}}, ["/reader/tls/existingSecret", "pattern"]),
+    ({"reader": {"resources": {"limits": {"memory": "512Mi"}}, "enabled": True, "plainHTTP": True}}, ["reader.resources.limits.memory", "raise"]),
+    (
+        {"reader": {"enabled": True, "plainHTTP": True, "autoscaling": {"enabled": True, "minReplicas": 9}}},
+        ["reader.autoscaling.minReplicas", "maxReplicas"],
+    ),
+    (
+        {"reader": {"enabled": True, "plainHTTP": True, "serviceAccount": {"create": False}}},
+        ["reader.serviceAccount.name is needed"],
+    ),
 ]
 
 

@@ -15,6 +15,7 @@ use crate::release::{CONTROLLER, HOME, KEYS, Release, pod, process, sum, until};
 use crate::rights;
 use crate::servers::MARK;
 use crate::storms;
+use crate::visitors::{self, READER};
 use crate::writing::{Writing, round};
 
 const PLUMS: (&str, &str) = ("orchard", "plums");
@@ -48,6 +49,8 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     let [plums, pears, mut kelp] = become_fresh(&release).await;
     step("columns");
     columns(&release);
+    step("records are read");
+    records_are_read(&release, &plums);
 
     let mut writers = [Writing::start(plums, 100), Writing::start(pears, 100)];
     step("writers in Pods");
@@ -77,6 +80,10 @@ async fn tables_stay_fresh_whatever_befalls_the_operator_the_cluster_and_the_sto
     until(FERNS.1, || (release.pending(FERNS.1) == 0).then_some(()));
     ferns.judge(&truth);
     release.wait(FERNS, "condition=Fresh");
+
+    step("records are read again");
+    let read = visitors::from_outside(&release, PLUMS.0, PLUMS);
+    assert_eq!(read.1["count"], plums.model.rows.len(), "{read:?}");
 
     step("suspend and resume");
     suspend_and_resume(&release, &mut pears).await;
@@ -174,6 +181,21 @@ fn columns(release: &Release) {
     let (header, cells) = row(&["-o", "wide"]);
     assert_eq!(header, format!("{narrow} URI SHARDS BYTES"));
     assert!(cells.contains(&release.store.uri("plums")), "{cells:?}");
+}
+
+/// Records through the reader's Service, by who may read them and who may not.
+fn records_are_read(release: &Release, plums: &Fixture) {
+    visitors::let_in(&release.cluster, PLUMS.0);
+    let rows = plums.model.rows.len();
+    for (status, answer) in [
+        visitors::from_a_pod(release, PLUMS, "asks"),
+        visitors::from_outside(release, PLUMS.0, PLUMS),
+    ] {
+        assert_eq!((status, &answer["count"]), (200, &json!(rows)), "{answer}");
+    }
+    // Nobody let this account into the other namespace.
+    let (status, answer) = visitors::from_outside(release, PLUMS.0, KELP);
+    assert_eq!((status, &answer["status"]), (403, &json!(403)), "{answer}");
 }
 
 /// What of a table is merged, and what there is to merge: generations of all shards together.
@@ -396,6 +418,15 @@ fn uses_every_right(release: &Release) {
     let account = format!("system:serviceaccount:{HOME}:{CONTROLLER}");
     let (used, refused) = rights::asked(cluster, &account);
     assert_eq!(used, rights::granted(&roles));
+    assert_eq!(refused, [] as [Value; 0]);
+    let reader = [
+        format!("clusterrole/{READER}"),
+        "clusterrole/system:auth-delegator".into(),
+    ];
+    let reader = reader.map(|role| cluster.get(HOME, &role));
+    let account = format!("system:serviceaccount:{HOME}:{READER}");
+    let (used, refused) = rights::asked(cluster, &account);
+    assert_eq!(used, rights::granted(&reader));
     assert_eq!(refused, [] as [Value; 0]);
 }
 

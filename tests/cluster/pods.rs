@@ -16,7 +16,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cluster/writer.
 const OF: usize = 2;
 
 /// The Python with pylance, and where it and what it is made of lie.
-fn python() -> (PathBuf, Vec<PathBuf>) {
+pub fn python() -> (PathBuf, Vec<PathBuf>) {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tools/venvs.py");
     let made = Command::new("python3").args([script, "clients"]).output();
     let made = made.unwrap();

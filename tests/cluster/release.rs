@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Cluster, IMAGE};
 use crate::servers::{Kind, PATIENCE, Server};
+use crate::visitors::{self, READER, TLS};
 
 pub const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/charts/freshet");
 /// The release's namespace.
@@ -70,6 +71,7 @@ impl Release {
         cluster.namespace(HOME);
         let restricted = "pod-security.kubernetes.io/enforce=restricted";
         cluster.kubectl_ok(&["label", "namespace", HOME, restricted]);
+        visitors::prepare(&cluster);
         let made = Self {
             cluster,
             store,
@@ -87,8 +89,10 @@ impl Release {
         let store = format!("storage.allowedEndpoints={{{endpoint}}}");
         let paced = "engine.pollInterval=200ms,defaults.retention.drainDelay=1s";
         let small = "resources.requests.memory=256Mi,resources.requests.cpu=50m";
+        let reads = format!("reader.enabled=true,reader.tls.existingSecret={TLS}");
+        let little = "reader.resources.requests.memory=64Mi,reader.resources.requests.cpu=20m";
         let mut args = vec![verb, "tide", CHART, "-n", HOME, "--wait", "--timeout=3m"];
-        for set in [&image, &store, paced, small]
+        for set in [&image, &store, paced, small, &reads, little]
             .into_iter()
             .chain(more.iter().copied())
         {
@@ -275,7 +279,8 @@ impl Release {
             let name = file.to_string_lossy().into_owned();
             // A Pod may go meanwhile.
             let text = std::fs::read_to_string(&file);
-            if let (true, Ok(text)) = (name.contains(CONTROLLER), text) {
+            let own = [CONTROLLER, READER].iter().any(|of| name.contains(of));
+            if let (true, Ok(text)) = (own, text) {
                 self.logs.insert(name, text);
             }
         }

@@ -101,7 +101,8 @@ fn roles(cluster: &Cluster) -> ([Value; 2], PathBuf) {
     (made, kubeconfig)
 }
 
-fn without(role: &Value, (group, resource, verb): &Right) -> Value {
+/// A role without one right.
+pub fn without(role: &Value, (group, resource, verb): &Right) -> Value {
     let mut less = role.clone();
     let rules = less["rules"].as_array_mut().unwrap();
     for rule in rules.iter_mut() {
@@ -116,19 +117,26 @@ fn without(role: &Value, (group, resource, verb): &Right) -> Value {
 }
 
 /// Puts a role there, and waits until the API server goes by them.
-fn put(cluster: &Cluster, role: &Value, (group, resource, verb): &Right, may: bool) {
+pub fn put(
+    cluster: &Cluster,
+    namespace: &str,
+    account: &str,
+    role: &Value,
+    (group, resource, verb): &Right,
+    may: bool,
+) {
     let said = cluster.kubectl_in(role, &["replace", "-f", "-"]);
     assert!(said.status.success(), "{said:?}");
     let (kind, sub) = resource.split_once('/').unwrap_or((resource, ""));
     let mut what = format!("{kind}.{group}").trim_end_matches('.').to_owned();
     if kind == "leases" && verb != "create" {
-        what += &format!("/{CONTROLLER}");
+        what += &format!("/{account}");
     }
     let (who, sub) = (
-        format!("--as=system:serviceaccount:{NS}:{CONTROLLER}"),
+        format!("--as=system:serviceaccount:{namespace}:{account}"),
         format!("--subresource={sub}"),
     );
-    let args = ["auth", "can-i", verb, &what, &sub, "-n", NS, &who];
+    let args = ["auth", "can-i", verb, &what, &sub, "-n", namespace, &who];
     until(&what, || {
         (cluster.kubectl(&args).status.success() == may).then_some(())
     });
@@ -184,7 +192,7 @@ async fn each_right_of_the_chart_is_needed_and_a_missing_one_is_named_and_waited
             .iter()
             .find(|role| granted(std::slice::from_ref(role)).contains(right));
         let role = role.unwrap();
-        put(cluster, &without(role, right), right, false);
+        put(cluster, NS, CONTROLLER, &without(role, right), right, false);
         cluster.apply(&of_store(NS, &name, &store, late()));
         let mut controller = start();
         let (kind, sub) = resource.split_once('/').unwrap_or((resource, ""));
@@ -208,7 +216,7 @@ async fn each_right_of_the_chart_is_needed_and_a_missing_one_is_named_and_waited
         // It neither ends nor hangs, and nobody has to start it again.
         assert!(controller.runs(), "{missing}");
         controller.livez().await;
-        put(cluster, role, right, true);
+        put(cluster, NS, CONTROLLER, role, right, true);
         request(cluster, NS, &name, "granted");
         let there = format!("may {verb} {what} in the namespace {NS} again");
         until(&there, || controller.log().contains(&there).then_some(()));

@@ -23,9 +23,11 @@ ARROWS = {
     "engine": {"api", "plan", "table", "telemetry"},
     "server": {"table", "api", "telemetry"},
     "local": BELOW | {"engine", "server"},
-    "controller": BELOW | {"engine"},
-    "cli": BELOW | {"engine", "server", "local", "controller"},
-    "main": BELOW | {"engine", "server", "local", "controller", "cli"},
+    "cluster": {"api", "table", "telemetry"},
+    "controller": BELOW | {"engine", "cluster"},
+    "reader": {"api", "table", "telemetry", "server", "cluster"},
+    "cli": BELOW | {"engine", "server", "local", "cluster", "controller", "reader"},
+    "main": BELOW | {"engine", "server", "local", "cluster", "controller", "reader", "cli"},
 }
 LANCE = ("lance", "lance_core", "lance_encoding", "lance_file", "lance_index", "lance_io", "lance_table", "object_store")
 WEB = ("axum", "reqwest", "hyper")
@@ -37,6 +39,8 @@ STRANGERS = {
     "plan": LANCE + WEB + CLUSTER + ("datafusion", "arrow_array", "tokio", "prometheus"),
     "engine": WEB + CLUSTER,
     "server": ("kube",),
+    "cluster": LANCE,
+    "reader": LANCE,
 }
 # File: the stranger that it alone may know. object_store has no other way to make a client that follows no redirect.
 LET_IN = {"src/table/store/client.rs": "reqwest"}

@@ -15,6 +15,7 @@ mod mergers;
 
 mod answers;
 mod beside;
+mod callers;
 mod columns;
 mod conditions;
 mod dictionaries;

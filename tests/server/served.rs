@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use freshet::server::{Catalog, Config, ExperimentStatus, Server};
-use freshet::table::{Error, Location, Stores, StoresConfig, Table};
+use freshet::server::{Authoriser, Catalog, Config, ExperimentStatus, Open, Server, Unopened};
+use freshet::table::{Location, Stores, StoresConfig, Table};
 use freshet::telemetry::Metrics;
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -53,18 +53,21 @@ impl Catalog for Tables {
         self.experiments.values().cloned().collect()
     }
 
-    fn get(&self, name: &str) -> Option<ExperimentStatus> {
+    fn get(&self, namespace: Option<&str>, name: &str) -> Option<ExperimentStatus> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        self.experiments.get(name).cloned()
+        let found = self.experiments.get(name);
+        let found = found.filter(|e| namespace.is_none_or(|n| n == e.namespace));
+        found.cloned()
     }
 
-    async fn table(&self, name: &str) -> Result<Option<Arc<Table>>, Error> {
+    async fn table(&self, of: &ExperimentStatus) -> Result<Option<Arc<Table>>, Unopened> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        match self.experiments.get(name) {
+        match self.experiments.get(&of.name) {
             None => Ok(None),
-            Some(e) => Table::open(&self.stores, &Location::new(&e.uri))
-                .await
-                .map(|t| Some(Arc::new(t))),
+            Some(e) => {
+                let table = Table::open(&self.stores, &Location::new(&e.uri)).await?;
+                Ok(Some(Arc::new(table)))
+            }
         }
     }
 }
@@ -84,11 +87,21 @@ impl Served {
     }
 
     pub async fn with(tables: Tables, config: Config) -> Self {
+        Self::for_callers(tables, config, Arc::new(Open)).await
+    }
+
+    /// One that lets in whom `authority` does.
+    pub async fn for_callers(
+        tables: Tables,
+        config: Config,
+        authority: Arc<dyn Authoriser>,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (metrics, tables) = (Arc::new(Metrics::new()), Arc::new(tables));
         let stop = CancellationToken::new();
         let server = Server::new(tables.clone(), metrics.clone(), config);
+        let server = server.authorised_by(authority);
         let task = tokio::spawn(server.serve(listener, stop.clone()));
         Self {
             address,

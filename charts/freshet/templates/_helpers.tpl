@@ -17,6 +17,10 @@
 {{ include "freshet.fullname" . }}-controller
 {{- end }}
 
+{{- define "freshet.reader" -}}
+{{ include "freshet.fullname" . }}-reader
+{{- end }}
+
 {{- define "freshet.selector" -}}
 app.kubernetes.io/name: {{ include "freshet.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
@@ -35,6 +39,15 @@ app.kubernetes.io/part-of: freshet
 {{- default (include "freshet.controller" .) .Values.serviceAccount.name -}}
 {{- else -}}
 {{- required "serviceAccount.name is needed where serviceAccount.create is false" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end }}
+
+{{- define "freshet.readerAccount" -}}
+{{- $account := .Values.reader.serviceAccount -}}
+{{- if $account.create -}}
+{{- default (include "freshet.reader" .) $account.name -}}
+{{- else -}}
+{{- required "reader.serviceAccount.name is needed where reader.serviceAccount.create is false" $account.name -}}
 {{- end -}}
 {{- end }}
 
@@ -96,4 +109,14 @@ app.kubernetes.io/part-of: freshet
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create, patch]
+{{- end }}
+
+{{/* What the reader does to objects of the namespaces that it watches. */}}
+{{- define "freshet.readerRules" -}}
+- apiGroups: [freshet.dev]
+  resources: [experiments]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get]
 {{- end }}

@@ -1,18 +1,15 @@
 //! The verdict on one Experiment: whether its table may be worked on, and with what.
 //!
-//! Lives here: the desk's part that asks grants, endpoints, Secrets and the other Experiments, in this order, so that
-//! nothing is read for a table that may not be touched. May use: `api`, this room's pure parts. Must never come in: an
+//! Lives here: the desk's part that asks the object, the permit and the other Experiments, in this order, so that nothing is
+//! read for a table that may not be touched. May use: `api`, this room's pure parts. Must never come in: an
 //! await, or a value of a Secret in a sentence.
 
-use std::collections::BTreeMap;
-
 use super::{Desk, Endpoint};
-use crate::api::{TableIdentity, TableSpec, storage};
-use crate::controller::access::Identity;
+use crate::api::TableIdentity;
+use crate::cluster::permit::{Asked, Need, Permit, Refusal, endpoints};
+use crate::cluster::secrets::{Mono, Named};
 use crate::controller::conditions::{Cause, Own};
-use crate::controller::endpoints::Leads;
 use crate::controller::row::{Row, Verdict, invalid};
-use crate::controller::secrets::{Found, LABEL, Mono};
 use crate::controller::specs;
 use crate::plan::{Reason, TableId};
 
@@ -94,53 +91,31 @@ impl Desk {
     fn with_what(&mut self, id: &TableId, identity: &TableIdentity, now: Mono) -> Option<Verdict> {
         let row = self.rows.get(id)?;
         let spec = row.spec.as_ref()?;
-        let table = &spec.experiment.spec.table;
-        let access = &self.settings.access;
-        let refused = |reason, said: String| Some(Verdict::Refused(Cause::Plan(reason), said));
-        let opened_by = match access.judge(row.namespace(), table, identity) {
-            Ok(opened_by) => opened_by,
-            Err(denied) => return refused(Reason::NotAllowed, denied.to_string()),
+        let asked = Asked {
+            namespace: row.namespace(),
+            table: &spec.experiment.spec.table,
+            identity,
+            field: "table.secretRef",
         };
-        let named = identity
-            .endpoint()
-            .is_some_and(|e| access.names_endpoint(e));
-        for endpoint in endpoints(table).into_iter().filter(|_| !named) {
+        let known = &mut self.endpoints;
+        let leads = |endpoint: &str| {
             let fresh = || Endpoint {
                 next: now,
                 ..Endpoint::default()
             };
-            let known = self.endpoints.entry(endpoint).or_insert_with(fresh);
-            match known.leads {
-                None => return Some(Verdict::Waits("Its endpoint is being looked up.")),
-                Some(Leads::Out) => {}
-                Some(Leads::Nowhere) => {
-                    return refused(
-                        Reason::StoreUnreachable,
-                        "The name of the endpoint does not resolve. It is tried again by itself; check table.storage.endpoint if this lasts.".into(),
-                    );
-                }
-                Some(Leads::Inside(what)) => {
-                    return refused(
-                        Reason::NotAllowed,
-                        format!(
-                            "table.storage.endpoint leads to {what}. Name another, or ask whoever runs the operator to list it in storage.allowedEndpoints."
-                        ),
-                    );
-                }
-            }
-        }
-        let credentials = match (opened_by, row.secret()) {
-            (Identity::Secret, Some(secret)) => match self.secrets.get(&secret, now) {
-                None => return Some(Verdict::Waits("Its Secret is being read.")),
-                Some(found) => match credentials(table, &secret.1, found) {
-                    Ok(credentials) => credentials,
-                    Err(said) => return refused(Reason::CredentialsMissing, said),
-                },
-            },
-            _ => BTreeMap::new(),
+            known.entry(endpoint.to_owned()).or_insert_with(fresh).leads
         };
-        let table = specs::table(id, &spec.experiment, &spec.effective, credentials);
-        Some(Verdict::Allowed(Box::new(table)))
+        let secrets = &mut self.secrets;
+        let found = |named: &Named| secrets.get(named, now);
+        Some(match asked.judge(&self.settings.access, leads, found) {
+            Permit::Needs(Need::Endpoint(_)) => Verdict::Waits("Its endpoint is being looked up."),
+            Permit::Needs(Need::Secret(_)) => Verdict::Waits("Its Secret is being read."),
+            Permit::Refused(refusal, said) => Verdict::Refused(Cause::Plan(reason(refusal)), said),
+            Permit::Opens(credentials) => {
+                let table = specs::table(id, &spec.experiment, &spec.effective, credentials);
+                Verdict::Allowed(Box::new(table))
+            }
+        })
     }
 
     /// The verdict where an older Experiment has this table, of those that are allowed and able to open it.
@@ -181,32 +156,10 @@ impl Desk {
     }
 }
 
-/// Every base URL that requests for a table would go to, beside the cloud's own.
-fn endpoints(table: &TableSpec) -> Vec<String> {
-    let mut all: Vec<String> = storage::options(table)
-        .into_iter()
-        .filter(|(key, _)| key.contains("endpoint") || key.contains("base_url"))
-        .map(|(_, value)| value)
-        .collect();
-    all.extend(table.storage.as_ref().and_then(|s| s.endpoint.clone()));
-    all.sort();
-    all.dedup();
-    all
-}
-
-fn credentials(
-    table: &TableSpec,
-    name: &str,
-    found: Found,
-) -> Result<BTreeMap<String, String>, String> {
-    match found {
-        Found::Missing => Err(format!(
-            "The Secret {name} of table.secretRef does not exist in this namespace, or does not carry the label {LABEL}: \"true\". Create or label it."
-        )),
-        Found::Forbidden => Err(format!(
-            "The operator may not read the Secret {name} of table.secretRef. Grant its service account get on Secrets in this namespace."
-        )),
-        Found::Keys(keys) => storage::credentials_for(table, keys)
-            .map_err(|e| format!("The Secret {name} of table.secretRef cannot be used: {e}.")),
+fn reason(refusal: Refusal) -> Reason {
+    match refusal {
+        Refusal::NotAllowed => Reason::NotAllowed,
+        Refusal::StoreUnreachable => Reason::StoreUnreachable,
+        Refusal::CredentialsMissing => Reason::CredentialsMissing,
     }
 }

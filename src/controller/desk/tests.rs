@@ -9,7 +9,7 @@ use super::*;
 use crate::api::{
     DeletionPolicy, ExperimentSpec, REQUESTED_AT, SecretRef, StorageSpec, TableSpec as Table,
 };
-use crate::controller::access::{Access, Grant};
+use crate::cluster::access::{Access, Grant};
 use crate::controller::specs::FINALIZER;
 use crate::engine::TableStatus;
 use crate::plan::WhyNotNow;

@@ -72,6 +72,11 @@ impl SecretBook {
         entry.found.clone()
     }
 
+    /// Whether one is to be read now: it never was, or its time has come.
+    pub fn is_due(&self, named: &Named, now: Mono) -> bool {
+        self.entries.get(named).is_none_or(|e| e.next <= now)
+    }
+
     /// Forgets what nobody names.
     pub fn keep(&mut self, named: impl Fn(&Named) -> bool) {
         self.entries.retain(|name, _| named(name));

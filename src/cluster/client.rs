@@ -1,7 +1,7 @@
 //! Calls to the API server, each with a deadline.
 //!
-//! Lives here: the client, the few calls that the controller makes, and the watch. May use: kube. Must never
-//! come in: a decision, a retry (whoever asked decides when to ask again), or a body of the API server in a message.
+//! Lives here: the client, the reads that every role makes, and the watch. May use: kube. Must never come in: a write, a
+//! decision, a retry (whoever asked decides when to ask again), or a body of the API server in a message.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -10,32 +10,24 @@ use std::time::Duration;
 
 use axum::http;
 use futures::{Stream, StreamExt};
-use k8s_openapi::api::core::v1::{ObjectReference, Secret};
+use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{Patch, PatchParams};
 use kube::client::ClientBuilder;
 use kube::core::{DeserializeGuard, NamespaceResourceScope};
 use kube::runtime::WatchStreamExt;
-use kube::runtime::events::{Event as Note, EventType, Recorder, Reporter};
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use kube::{Api, Client, Config, Error, Resource, ResourceExt};
 use serde::{Deserialize, Deserializer};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::counted::Counting;
-use super::desk::Wrote;
-use super::lease::ClusterLease;
-use super::news::News;
 use super::refused::Refusals;
 use super::secrets::{Found, LABEL, Named};
 use super::served::OPENAPI;
-use crate::api::{API_VERSION, Experiment, ExperimentStatus, KIND};
-use crate::plan::TableId;
+use crate::api::Experiment;
 use crate::telemetry::ControllerMetrics;
 
-/// Who writes, as managed fields and events name it.
-pub const MANAGER: &str = "experiment-controller";
 /// How long one call may take.
 const WITHIN: Duration = Duration::from_secs(10);
 /// How long a connection may say nothing: two bookmarks and some.
@@ -107,7 +99,6 @@ impl Resource for Readable {
 #[derive(Clone)]
 pub struct Cluster {
     client: Client,
-    recorder: Recorder,
 }
 
 /// Why there is no way to an API server.
@@ -129,10 +120,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Where there is none, or what is found cannot be used. The API server need not answer.
-    pub async fn find(
-        me: &str,
-        metrics: Arc<ControllerMetrics>,
-    ) -> Result<(Self, Vec<IpAddr>), NoCluster> {
+    pub async fn find(metrics: Arc<ControllerMetrics>) -> Result<(Self, Vec<IpAddr>), NoCluster> {
         let mut config = Config::infer().await.map_err(|_| NoCluster::NoConfig)?;
         config.connect_timeout = Some(WITHIN);
         // A watch hears a bookmark every minute or so: one that hears nothing for longer hangs.
@@ -148,12 +136,12 @@ impl Cluster {
             .with_layer(&counting)
             .with_layer(&Refusals::default())
             .build();
-        let reporter = Reporter {
-            controller: MANAGER.into(),
-            instance: Some(me.to_owned()),
-        };
-        let recorder = Recorder::new(client.clone(), reporter);
-        Ok((Self { client, recorder }, addresses))
+        Ok((Self { client }, addresses))
+    }
+
+    /// For calls that one role makes.
+    pub fn client(&self) -> &Client {
+        &self.client
     }
 
     /// The namespace of the service account, or of the kubeconfig's context.
@@ -202,83 +190,35 @@ impl Cluster {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap_or_default();
         Some(Found::Keys(keys.map(|(k, v)| (k, text(v.0))).collect()))
     }
+}
 
-    /// Writes a status.
-    pub async fn write(&self, id: &TableId, uid: &str, status: &ExperimentStatus) -> Wrote {
-        let (namespace, name) = split(id);
-        // What comes back may be more than this binary can read.
-        let api: Api<Guarded> = Api::namespaced(self.client.clone(), namespace);
-        let body = json!({
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": { "name": name, "namespace": namespace, "uid": uid },
-            "status": status,
-        });
-        let params = PatchParams::apply(MANAGER).force();
-        let patch = Patch::Apply(&body);
-        let mut answer = within(api.patch_status(name, &params, &patch)).await;
-        if let Some(Ok(DeserializeGuard(Ok(Readable { garbled: true, .. })))) = &answer {
-            // An apply leaves alone what others wrote beside it.
-            let nothing = json!({ "metadata": { "uid": uid }, "status": null });
-            let merge = PatchParams {
-                field_manager: Some(MANAGER.into()),
-                ..Default::default()
-            };
-            answer = within(api.patch_status(name, &merge, &Patch::Merge(&nothing))).await;
-            if let Some(Ok(_)) = answer {
-                answer = within(api.patch_status(name, &params, &patch)).await;
+/// Passes on what the watch of a namespace says, or of all, until `tell` says that nobody listens.
+pub async fn follow<F, Fut>(cluster: Cluster, scope: Option<String>, mut tell: F)
+where
+    F: FnMut(Event<Guarded>) -> Fut,
+    Fut: Future<Output = bool>,
+{
+    let mut events = std::pin::pin!(cluster.watch(scope.as_deref()));
+    let mut failing = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(event) => {
+                if std::mem::take(&mut failing) {
+                    tracing::info!(namespace = scope, "the watch goes on");
+                }
+                if !tell(event).await {
+                    return;
+                }
+            }
+            Err(_) => {
+                if !std::mem::replace(&mut failing, true) {
+                    tracing::warn!(
+                        namespace = scope,
+                        "Experiments cannot be watched; it is tried again until they can"
+                    );
+                }
             }
         }
-        told(answer, id)
-    }
-
-    /// Sets the finalizers of one version of an Experiment.
-    pub async fn finalizers(&self, id: &TableId, version: &str, list: &[String]) -> Wrote {
-        let (namespace, name) = split(id);
-        let api: Api<Guarded> = Api::namespaced(self.client.clone(), namespace);
-        let body = json!({ "metadata": { "resourceVersion": version, "finalizers": list } });
-        let params = PatchParams {
-            field_manager: Some(MANAGER.into()),
-            ..Default::default()
-        };
-        told(
-            within(api.patch(name, &params, &Patch::Merge(&body))).await,
-            id,
-        )
-    }
-
-    /// Tells an event. One that is lost is lost.
-    pub async fn tell(&self, id: &TableId, uid: &str, news: News) {
-        let (namespace, name) = split(id);
-        let regarding = ObjectReference {
-            api_version: Some(API_VERSION.into()),
-            kind: Some(KIND.into()),
-            namespace: Some(namespace.into()),
-            name: Some(name.into()),
-            uid: Some(uid.into()),
-            ..Default::default()
-        };
-        let note = Note {
-            type_: match news.warning {
-                true => EventType::Warning,
-                false => EventType::Normal,
-            },
-            reason: news.reason,
-            note: Some(news.note),
-            action: "Reconcile".into(),
-            secondary: None,
-        };
-        if !matches!(
-            within(self.recorder.publish(&note, &regarding)).await,
-            Some(Ok(()))
-        ) {
-            tracing::debug!(experiment = %id, "an event was not told");
-        }
-    }
-
-    /// The Lease of this name.
-    pub fn lease(&self, namespace: &str, name: &str) -> ClusterLease {
-        ClusterLease::new(self.client.clone(), namespace, name)
     }
 }
 
@@ -313,38 +253,17 @@ async fn addresses(url: &http::Uri) -> Vec<IpAddr> {
     all
 }
 
-async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
+/// Gives a call so long, and no longer.
+pub async fn within<T>(work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(WITHIN, work).await.ok()
 }
 
-fn code(e: &Error) -> Option<u16> {
+/// The code of an answer that is an error.
+pub fn code(e: &Error) -> Option<u16> {
     match e {
         Error::Api(status) => Some(status.code),
         _ => None,
     }
-}
-
-fn told(answer: Option<Result<Guarded, Error>>, id: &TableId) -> Wrote {
-    match answer {
-        Some(Ok(object)) => {
-            let version = object.resource_version();
-            Wrote::Done(version.and_then(|v| v.parse().ok()))
-        }
-        Some(Err(e)) => match code(&e) {
-            Some(404) => Wrote::Gone,
-            Some(409) => Wrote::Failed,
-            code => {
-                tracing::warn!(experiment = %id, code, "the API server did not take what was written; it is tried again");
-                Wrote::Failed
-            }
-        },
-        None => Wrote::Failed,
-    }
-}
-
-/// Namespace and name.
-fn split(id: &TableId) -> (&str, &str) {
-    id.0.split_once('/').unwrap_or(("", &id.0))
 }
 
 /// Objects are kept for long; what is never asked for is not.
@@ -361,6 +280,8 @@ pub fn named(object: &Guarded) -> (String, String, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::{API_VERSION, KIND};
+    use serde_json::json;
 
     #[test]
     fn a_status_that_cannot_be_read_does_not_make_the_experiment_unreadable() {
