@@ -1,7 +1,7 @@
 //! Answers that are kept for a while, each asked for once however many wait for it.
 //!
-//! Lives here: `Kept`, a bounded map of answers with their ends, and `Pace`, how many questions go out. May use: tokio's
-//! clock. Must never come in: an answer past its end, a failure that is kept, or a question that dies with the caller who was first.
+//! Lives here: `Kept`, a bounded map of answers with their ends, and `Pace`, how many questions go out. Every
+//! instant is a clock's that is passed in. Must never come in: an answer past its end, a failure that is kept, or a question that dies with the caller who was first.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,9 +10,12 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
-use tokio::time::Instant;
 
+use crate::cluster::secrets::Mono;
 use crate::server::Refused;
+
+/// What tells the time.
+pub type Clock = Arc<dyn Fn() -> Mono + Send + Sync>;
 
 /// An answer, and how long it may be kept.
 pub type Answer<V> = Result<(V, Duration), Refused>;
@@ -21,10 +24,11 @@ pub type Answer<V> = Result<(V, Duration), Refused>;
 pub struct Kept<K, V> {
     inner: Arc<Mutex<Inner<K, V>>>,
     most: usize,
+    clock: Clock,
 }
 
 struct Inner<K, V> {
-    kept: HashMap<K, (V, Instant)>,
+    kept: HashMap<K, (V, Mono)>,
     under_way: HashMap<K, Shared<BoxFuture<'static, Result<V, Refused>>>>,
 }
 
@@ -33,8 +37,8 @@ where
     K: Eq + Hash + Clone + Send + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Keeps at most so many.
-    pub fn new(most: usize) -> Self {
+    /// Keeps at most so many, by this clock.
+    pub fn new(most: usize, clock: Clock) -> Self {
         let inner = Inner {
             kept: HashMap::new(),
             under_way: HashMap::new(),
@@ -42,6 +46,7 @@ where
         Self {
             inner: Arc::new(Mutex::new(inner)),
             most,
+            clock,
         }
     }
 
@@ -61,7 +66,7 @@ where
         let waits = {
             let mut inner = lock(&self.inner);
             let before = match inner.kept.get(&key) {
-                Some((value, ends)) if *ends > Instant::now() => return Ok(value.clone()),
+                Some((value, ends)) if *ends > (self.clock)() => return Ok(value.clone()),
                 Some((value, _)) => Some(value.clone()),
                 None => None,
             };
@@ -82,14 +87,14 @@ where
     where
         F: Future<Output = Answer<V>> + Send + 'static,
     {
-        let (inner, most) = (self.inner.clone(), self.most);
+        let (inner, most, clock) = (self.inner.clone(), self.most, self.clock.clone());
         let of = key.clone();
         let task = tokio::spawn(async move {
             let answer = asked.await;
             let mut inner = lock(&inner);
             inner.under_way.remove(&of);
             let (value, keep) = answer?;
-            inner.keep(of, value.clone(), keep, most);
+            inner.keep(of, value.clone(), (clock)(), keep, most);
             Ok(value)
         });
         let inner = self.inner.clone();
@@ -108,8 +113,7 @@ where
 }
 
 impl<K: Eq + Hash + Clone, V> Inner<K, V> {
-    fn keep(&mut self, key: K, value: V, keep: Duration, most: usize) {
-        let now = Instant::now();
+    fn keep(&mut self, key: K, value: V, now: Mono, keep: Duration, most: usize) {
         if self.kept.len() >= most && !self.kept.contains_key(&key) {
             self.kept.retain(|_, (_, ends)| *ends > now);
         }
@@ -128,20 +132,21 @@ fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// How many questions may go out: so many a second, and so many at once after a while of none.
-#[derive(Debug)]
 pub struct Pace {
     rate: f64,
     burst: f64,
-    left: Mutex<(f64, Instant)>,
+    left: Mutex<(f64, Mono)>,
+    clock: Clock,
 }
 
 impl Pace {
     /// `rate` a second, `burst` at once.
-    pub fn new(rate: f64, burst: f64) -> Self {
+    pub fn new(rate: f64, burst: f64, clock: Clock) -> Self {
         Self {
             rate,
             burst,
-            left: Mutex::new((burst, Instant::now())),
+            left: Mutex::new((burst, (clock)())),
+            clock,
         }
     }
 
@@ -151,8 +156,8 @@ impl Pace {
     /// `Busy` where it may not.
     pub fn take(&self) -> Result<(), Refused> {
         let mut left = lock(&self.left);
-        let now = Instant::now();
-        let more = now.duration_since(left.1).as_secs_f64() * self.rate;
+        let now = (self.clock)();
+        let more = now.saturating_sub(left.1).as_secs_f64() * self.rate;
         *left = ((left.0 + more).min(self.burst), now);
         if left.0 < 1.0 {
             return Err(Refused::Busy);
@@ -167,9 +172,23 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use tokio::sync::Semaphore;
-    use tokio::time::advance;
 
     const WHILE: Duration = Duration::from_secs(30);
+
+    /// A clock that stands still until it is moved.
+    #[derive(Clone, Default)]
+    struct Still(Arc<Mutex<Mono>>);
+
+    impl Still {
+        fn clock(&self) -> Clock {
+            let own = self.clone();
+            Arc::new(move || *lock(&own.0))
+        }
+
+        fn advance(&self, by: Duration) {
+            *lock(&self.0) += by;
+        }
+    }
 
     /// A question that counts how often it goes out.
     fn ask(
@@ -184,13 +203,14 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_answer_is_kept_to_its_end_and_no_longer() {
-        let (kept, asked) = (Kept::<&str, usize>::new(8), Arc::default());
+        let still = Still::default();
+        let (kept, asked) = (Kept::<&str, usize>::new(8, still.clock()), Arc::default());
         assert_eq!(kept.get("a", ask(&asked, Ok((1, WHILE)))).await, Ok(1));
-        advance(WHILE - Duration::from_millis(1)).await;
+        still.advance(WHILE - Duration::from_millis(1));
         assert_eq!(kept.get("a", ask(&asked, Ok((2, WHILE)))).await, Ok(1));
-        advance(Duration::from_millis(1)).await;
+        still.advance(Duration::from_millis(1));
         // Nobody to ask: never the answer of before.
         let away = kept.get("a", ask(&asked, Err(Refused::Unavailable))).await;
         assert_eq!(away, Err(Refused::Unavailable));
@@ -198,9 +218,10 @@ mod tests {
         assert_eq!(asked.load(Ordering::SeqCst), 3);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn an_answer_that_may_not_be_kept_is_given_once() {
-        let (kept, asked) = (Kept::<&str, usize>::new(8), Arc::default());
+        let still = Still::default();
+        let (kept, asked) = (Kept::<&str, usize>::new(8, still.clock()), Arc::default());
         for n in 1..4 {
             let answer = kept.get("a", ask(&asked, Ok((n, Duration::ZERO)))).await;
             assert_eq!(answer, Ok(n));
@@ -210,7 +231,8 @@ mod tests {
 
     #[tokio::test]
     async fn all_who_wait_get_one_answer_also_where_the_first_hangs_up() {
-        let kept = Arc::new(Kept::<&str, usize>::new(8));
+        let still = Still::default();
+        let kept = Arc::new(Kept::<&str, usize>::new(8, still.clock()));
         let (gate, asked) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
         let get = || {
             let (kept, gate, asked) = (kept.clone(), gate.clone(), asked.clone());
@@ -242,15 +264,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_question_that_panics_is_nobodys_answer_and_is_asked_again() {
-        let (kept, asked) = (Kept::<&str, usize>::new(8), Arc::default());
+        let still = Still::default();
+        let (kept, asked) = (Kept::<&str, usize>::new(8, still.clock()), Arc::default());
         let panics = |_| Ok(async { panic!("on purpose") });
         assert_eq!(kept.get("a", panics).await, Err(Refused::Unavailable));
         assert_eq!(kept.get("a", ask(&asked, Ok((1, WHILE)))).await, Ok(1));
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn however_many_ask_so_many_are_kept_and_those_that_end_soonest_go() {
-        let (kept, asked) = (Kept::<usize, usize>::new(4), Arc::default());
+        let still = Still::default();
+        let (kept, asked) = (Kept::<usize, usize>::new(4, still.clock()), Arc::default());
         for n in 0..100 {
             let keep = Duration::from_secs(1000 - n as u64);
             kept.get(n, ask(&asked, Ok((n, keep)))).await.unwrap();
@@ -260,22 +284,23 @@ mod tests {
         for n in [0, 1, 2] {
             assert_eq!(kept.get(n, ask(&asked, Err(Refused::Busy))).await, Ok(n));
         }
-        advance(Duration::from_secs(2000)).await;
+        still.advance(Duration::from_secs(2000));
         kept.get(200, ask(&asked, Ok((200, WHILE)))).await.unwrap();
         assert_eq!(lock(&kept.inner).kept.len(), 1);
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn questions_go_out_at_a_pace() {
-        let pace = Pace::new(10.0, 3.0);
+        let still = Still::default();
+        let pace = Pace::new(10.0, 3.0, still.clock());
         for _ in 0..3 {
             assert_eq!(pace.take(), Ok(()));
         }
         assert_eq!(pace.take(), Err(Refused::Busy));
-        advance(Duration::from_millis(100)).await;
+        still.advance(Duration::from_millis(100));
         assert_eq!(pace.take(), Ok(()));
         assert_eq!(pace.take(), Err(Refused::Busy));
-        advance(Duration::from_secs(60)).await;
+        still.advance(Duration::from_secs(60));
         let at_once = std::iter::from_fn(|| pace.take().ok()).count();
         assert_eq!(at_once, 3);
     }

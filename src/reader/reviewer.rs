@@ -4,13 +4,13 @@
 //! asked for once. May use: `Reviews`. Must never come in: a request that is let in because nobody answered.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use axum::http::HeaderMap;
 use jiff::Timestamp;
 
-use super::kept::{Kept, Pace};
+use super::kept::{Clock, Kept, Pace};
 use super::reviews::{Away, Reviews};
 use super::token::Token;
 use crate::server::{Authoriser, Caller, Identity, Refused, Sight};
@@ -47,13 +47,18 @@ struct Right {
 impl Reviewer {
     /// Takes tokens that are for `audience`.
     pub fn new(reviews: Arc<dyn Reviews>, audience: &str) -> Self {
+        let origin = Instant::now();
+        Self::by(Arc::new(move || origin.elapsed()), reviews, audience)
+    }
+
+    fn by(clock: Clock, reviews: Arc<dyn Reviews>, audience: &str) -> Self {
         Self {
             reviews,
             audience: audience.into(),
-            tokens: Kept::new(MOST),
-            rights: Kept::new(MOST),
-            strangers: Pace::new(20.0, 40.0),
-            others: Pace::new(100.0, 200.0),
+            tokens: Kept::new(MOST, clock.clone()),
+            rights: Kept::new(MOST, clock.clone()),
+            strangers: Pace::new(20.0, 40.0, clock.clone()),
+            others: Pace::new(100.0, 200.0, clock),
         }
     }
 }

@@ -175,12 +175,12 @@ async fn readers_open_with_the_secret_for_readers_alone_and_take_up_rotated_keys
     let mut wrong = store.secret();
     wrong.insert("aws_secret_access_key".into(), format!("{MARK}Wrong"));
     cluster.apply(&secret(ns, &wrong));
-    let for_readers = |keys| {
-        let mut made = secret(ns, keys);
+    let for_readers = |store: &Server| {
+        let mut made = secret(ns, &store.secret());
         made["metadata"]["name"] = json!("reads");
         made
     };
-    cluster.apply(&for_readers(&store.secret()));
+    cluster.apply(&for_readers(&store));
     let mut spec = json!({ "table": store.spec("larks") });
     spec["table"]["readSecretRef"] = json!({ "name": "reads" });
     cluster.apply(&experiment(ns, "larks", &spec));
@@ -206,7 +206,7 @@ async fn readers_open_with_the_secret_for_readers_alone_and_take_up_rotated_keys
         store.rotate();
         let answer = reader.get(&path, Some(&ann)).await;
         assert_eq!(answer.problem(), (503, "store-refused".into()));
-        cluster.apply(&for_readers(&store.secret()));
+        cluster.apply(&for_readers(&store));
     }
     assert_eq!(got(cluster, ns), ["reads"]);
     // Without one for readers it is the main one, as soon as the spec says so.

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use super::*;
 use axum::http::header;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use tokio::time::advance;
-
-use super::*;
 
 const AUDIENCE: &str = "maze.example";
 
@@ -20,6 +18,7 @@ struct Known {
     users: Mutex<BTreeMap<String, Identity>>,
     rights: Mutex<BTreeSet<(String, String)>>,
     asked: Mutex<Vec<String>>,
+    now: Mutex<Duration>,
 }
 
 #[async_trait]
@@ -48,6 +47,11 @@ impl Reviews for Known {
 }
 
 impl Known {
+    /// Time goes on.
+    fn advance(&self, by: Duration) {
+        *self.now.lock().unwrap() += by;
+    }
+
     fn asked(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
@@ -75,7 +79,9 @@ fn world(name: &str, left: i64) -> (Arc<Known>, Reviewer, String) {
         ..Default::default()
     };
     known.users.lock().unwrap().insert(token.clone(), identity);
-    let reviewer = Reviewer::new(known.clone(), AUDIENCE);
+    let own = known.clone();
+    let clock = Arc::new(move || *own.now.lock().unwrap());
+    let reviewer = Reviewer::by(clock, known.clone(), AUDIENCE);
     (known, reviewer, token)
 }
 
@@ -84,7 +90,7 @@ const MAZE: Sight<'_> = Sight::Records {
     name: "maze",
 };
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_caller_is_asked_about_once_and_again_when_the_answer_has_ended() {
     let (known, reviewer, token) = world("ann", 3600);
     known
@@ -100,7 +106,7 @@ async fn a_caller_is_asked_about_once_and_again_when_the_answer_has_ended() {
     known.users.lock().unwrap().clear();
     known.rights.lock().unwrap().clear();
     let caller = reviewer.caller(&with(&token)).await.unwrap();
-    advance(KNOWN).await;
+    known.advance(KNOWN);
     // What was taken away is gone within the time that answers are kept.
     let refused = reviewer.caller(&with(&token)).await;
     assert_eq!(refused, Err(Refused::Unknown));
@@ -108,7 +114,7 @@ async fn a_caller_is_asked_about_once_and_again_when_the_answer_has_ended() {
     assert_eq!(known.asked(), 4);
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn a_right_that_is_given_counts_soon() {
     let (known, reviewer, token) = world("ann", 3600);
     let caller = reviewer.caller(&with(&token)).await.unwrap();
@@ -119,7 +125,7 @@ async fn a_right_that_is_given_counts_soon() {
         .unwrap()
         .insert(("ann".into(), "alder".into()));
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(false));
-    advance(DENIED).await;
+    known.advance(DENIED);
     assert_eq!(reviewer.may(&caller, MAZE).await, Ok(true));
     // Neither for another experiment's namespace, nor for the list of all.
     let other = Sight::Records {
@@ -131,7 +137,7 @@ async fn a_right_that_is_given_counts_soon() {
     assert_eq!(reviewer.may(&Caller::Anybody, MAZE).await, Ok(false));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn nobody_is_let_in_because_nobody_answers() {
     let (known, reviewer, token) = world("ann", 3600);
     known
@@ -144,7 +150,7 @@ async fn nobody_is_let_in_because_nobody_answers() {
     known.away.store(true, Ordering::SeqCst);
     // What was said just now still counts.
     assert!(reviewer.caller(&with(&token)).await.is_ok());
-    advance(KNOWN.max(ALLOWED)).await;
+    known.advance(KNOWN.max(ALLOWED));
     let away = Refused::Unavailable;
     assert_eq!(reviewer.caller(&with(&token)).await, Err(away));
     assert_eq!(reviewer.may(&caller, MAZE).await, Err(away));
@@ -152,7 +158,7 @@ async fn nobody_is_let_in_because_nobody_answers() {
     assert_eq!(reviewer.caller(&with(&token)).await, Ok(caller));
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn no_answer_outlives_the_token() {
     for (left, kept) in [(3600, true), (0, false), (-5, false)] {
         let (known, reviewer, token) = world("ann", left);
@@ -163,7 +169,7 @@ async fn no_answer_outlives_the_token() {
     }
 }
 
-#[tokio::test(start_paused = true)]
+#[tokio::test]
 async fn whoever_sends_many_tokens_keeps_out_no_one_who_was_let_in() {
     let (known, reviewer, own) = world("ann", 3600);
     known
@@ -172,7 +178,7 @@ async fn whoever_sends_many_tokens_keeps_out_no_one_who_was_let_in() {
         .unwrap()
         .insert(("ann".into(), "alder".into()));
     reviewer.caller(&with(&own)).await.unwrap();
-    advance(KNOWN).await;
+    known.advance(KNOWN);
     let mut busy = 0;
     for n in 0..1000 {
         match reviewer
