@@ -454,7 +454,8 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_n
     eventually("the new one", async || {
         // Each time a new connection.
         let answer = trusting(&new_chain, host, at).get(&url).send().await.ok()?;
-        Some(assert_eq!(answer.status(), 401))
+        assert_eq!(answer.status(), 401);
+        Some(())
     })
     .await;
     assert!(
@@ -463,77 +464,6 @@ async fn a_renewed_certificate_is_served_without_a_restart_and_a_broken_one_is_n
             .contains("another certificate is served from now on")
     );
     assert_eq!(reader.end(), Some(0));
-}
-
-/// Whoever may speak to the API server, as its administrator does, by its certificate.
-fn administrator(cluster: &Cluster) -> (reqwest::Client, String) {
-    let config = ["config", "view", "--raw", "-o", "json"];
-    let config: Value = serde_json::from_str(&cluster.kubectl_ok(&config)).unwrap();
-    let data = |value: &Value| {
-        let text = value.as_str().unwrap();
-        base64::engine::general_purpose::STANDARD
-            .decode(text)
-            .unwrap()
-    };
-    let (of, user) = (
-        &config["clusters"][0]["cluster"],
-        &config["users"][0]["user"],
-    );
-    let root = reqwest::Certificate::from_pem(&data(&of["certificate-authority-data"])).unwrap();
-    let both = [
-        data(&user["client-key-data"]),
-        data(&user["client-certificate-data"]),
-    ]
-    .concat();
-    let own = reqwest::Identity::from_pem(&both).unwrap();
-    let client = reqwest::Client::builder()
-        .tls_certs_only([root])
-        .identity(own);
-    let server = of["server"].as_str().unwrap().to_owned();
-    (client.build().unwrap(), server)
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn by_the_api_servers_proxy_the_token_is_gone_and_the_answer_says_what_to_do() {
-    let cluster = Cluster::shared();
-    let (ns, table) = ("finch-proxy", "larks");
-    let (store, _table) = store(cluster, &[ns], table).await;
-    person(cluster, ns, "ann", &[ns]);
-    let ann = token(cluster, (ns, "ann"), AUDIENCE);
-    let config = allowing(&store.endpoint(store.at));
-    let listen = format!("--listen={}:0", cluster.gateway());
-    let more = ["--watch-namespace", ns, &listen];
-    let reader = Reader::start(cluster.kubeconfig(), &config, &more)
-        .ready()
-        .await;
-    let path = count(ns, table);
-    assert_eq!(reader.get(&path, Some(&ann)).await.status, 200);
-    let (_, port) = reader.address().rsplit_once(':').unwrap();
-    let port: u16 = port.parse().unwrap();
-    let ports = json!([{ "name": "http", "port": port, "protocol": "TCP" }]);
-    cluster.apply(&json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": "records", "namespace": ns }, "spec": { "ports": ports },
-    }));
-    cluster.apply(&json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": "records-1", "namespace": ns,
-            "labels": { "kubernetes.io/service-name": "records" },
-        },
-        "addressType": "IPv4", "ports": ports,
-        "endpoints": [{ "addresses": [cluster.gateway()], "conditions": { "ready": true } }],
-    }));
-    let (client, server) = administrator(cluster);
-    let url = format!("{server}/api/v1/namespaces/{ns}/services/http:records:http/proxy{path}");
-    let answer = eventually("the proxy reaches it", async || {
-        let asked = client.get(&url).bearer_auth(&ann).send().await.unwrap();
-        let answer = crate::reading::Answer::of(asked).await;
-        answer.text.contains("urn:freshet").then_some(answer)
-    })
-    .await;
-    assert_eq!(answer.problem(), (401, "token-missing".into()));
-    assert!(answer.text.contains("kubectl port-forward"), "{answer:?}");
 }
 
 #[tokio::test]

@@ -90,7 +90,7 @@ async fn get(served: &Served, target: &str, who: &str) -> Answer {
         .await
 }
 
-const ROUTES: [&str; 11] = [
+const ROUTES: [&str; 12] = [
     "",
     "/records",
     "/records?source=all",
@@ -99,6 +99,7 @@ const ROUTES: [&str; 11] = [
     "/schema",
     "/backlog",
     "/count",
+    "/wait",
     "/records?bogus=1",
     "/count?source=bogus",
     "/schema?x=1",
@@ -115,13 +116,19 @@ async fn without_a_name_no_route_reaches_its_handler() {
     let short = ["", "/count", "/records"].map(|end| format!("/api/v1/experiments/maze{end}"));
     let rollouts = ["", "/records", "/records/7", "/records/7/blob"];
     let rollouts = rollouts.map(|end| format!("/api/v1/rollouts/maze{end}"));
+    let generic = ["", "/rows", "/rows/7"].map(|end| format!("/api/v1/generic/maze{end}"));
     let lists = [
         "/",
         "/api/v1/experiments",
         "/api/v1/namespaces/alder/experiments",
     ];
     let lists = lists.map(str::to_owned);
-    for target in routes().chain(short).chain(rollouts).chain(lists) {
+    for target in routes()
+        .chain(short)
+        .chain(rollouts)
+        .chain(generic)
+        .chain(lists)
+    {
         for (who, status, kind) in [
             ("", 401, "token-missing"),
             ("nobody", 401, "token-refused"),
