@@ -109,6 +109,25 @@ impl Table {
         Ok(held.clone())
     }
 
+    /// An older base version.
+    ///
+    /// # Errors
+    /// `TableNotFound` where it is not there any more; the store's kinds.
+    pub(crate) async fn at_version(&self, version: u64) -> Result<Arc<Dataset>> {
+        let newest = self.seen().await;
+        // As in `open`: a broken manifest may make Lance panic.
+        let found = AssertUnwindSafe(newest.checkout_version(version)).catch_unwind();
+        match found.await {
+            Ok(Ok(found)) => {
+                refuse(&self.location, &found)?;
+                Ok(Arc::new(found))
+            }
+            Ok(Err(e)) if is_not_found(&e) => Err(not_there(&self.location)),
+            Ok(Err(e)) => Err(Error::lance("open an older base version", e)),
+            Err(_panic) => Err(broken(&self.location)),
+        }
+    }
+
     /// The newest version in a session that shares no cache with any other.
     pub(crate) async fn open_aside(&self) -> Result<Dataset> {
         let builder = Stores::new(self.config.clone()).builder(&self.location)?;

@@ -20,9 +20,12 @@ mod matching;
 mod merged;
 mod payload;
 mod pending;
+mod pinned;
 mod point;
+mod reopened;
 mod rows;
 mod snapshots;
+mod source;
 mod texts;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,62 +44,20 @@ use self::hidden::{Fragments, Hidden};
 pub use self::identity::{ShardAt, SnapshotId};
 pub use self::payload::Payload;
 use self::pending::{Chosen, Held, Wanted};
+pub use self::pinned::{Next, Pin, PinnedBase, PinnedShard, Place, Position};
 pub use self::point::{KeyText, Point};
+use self::reopened::Views;
 use self::rows::Shape;
 use self::snapshots::Seen;
+pub use self::source::{Source, UnknownSource};
 use super::base::Table;
 use super::error::Error;
+use super::generation::Generation;
 use super::snapshot::{ShardPending, Snapshot};
 use super::store::Location;
 
 /// The budget by which the base's keys are scanned: the least by which that is not slower.
 const SCAN_BYTES: u64 = 64 << 20;
-
-/// What to read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub enum Source {
-    /// The base table only: what an ordinary Lance reader sees. Makes no request under `_mem_wal/`.
-    #[default]
-    Fragments,
-    /// Pending generations only: the newest version of each key, deletes not shown.
-    Wal,
-    /// Both, as one consistent cut: every key once, newest version, deletes applied.
-    All,
-}
-
-impl Source {
-    /// Every source, in the order in which they are explained.
-    pub const ALL: [Source; 3] = [Source::Fragments, Source::Wal, Source::All];
-
-    /// Its name.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Source::Fragments => "fragments",
-            Source::Wal => "wal",
-            Source::All => "all",
-        }
-    }
-}
-
-/// A source of no such name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid source `{0}`: expected one of fragments, wal, all")]
-pub struct UnknownSource(pub String);
-
-impl std::str::FromStr for Source {
-    type Err = UnknownSource;
-
-    /// Reads a name; the empty one is `fragments`.
-    fn from_str(s: &str) -> Result<Self, UnknownSource> {
-        match s.trim() {
-            "" => Ok(Source::Fragments),
-            name => Source::ALL
-                .into_iter()
-                .find(|source| source.as_str() == name)
-                .ok_or_else(|| UnknownSource(name.chars().take(64).collect())),
-        }
-    }
-}
 
 /// Which rows of a source to read, and what of them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -139,6 +100,8 @@ pub struct Page {
     pub generations_read: usize,
     /// When the oldest of them was flushed, by the store's clock; `None` where there is none.
     pub oldest_pending: Option<Timestamp>,
+    /// How to go on from here, in this very snapshot; `None` on the last page.
+    pub next: Option<Next>,
     /// The page's part of what all pages may hold.
     pub memory: PageMemory,
 }
@@ -160,6 +123,7 @@ impl PageMemory {
 pub struct Reader {
     limits: ReadLimits,
     tables: Mutex<Vec<(Location, Arc<Remembered>)>>,
+    views: Views,
     /// KiB that pages may still take.
     pages: Arc<Semaphore>,
 }
@@ -170,6 +134,10 @@ struct Remembered {
     seen: Seen,
     /// One builds at a time, the others wait for what it builds.
     held: tokio::sync::Mutex<Held>,
+    /// What the last read chose of what is held.
+    chosen: Mutex<Option<Arc<Chosen>>>,
+    /// One opens an older snapshot at a time.
+    reopening: tokio::sync::Mutex<()>,
     bytes: AtomicU64,
 }
 
@@ -179,6 +147,8 @@ struct View {
     fragments: Option<Arc<Fragments>>,
     chosen: Option<Arc<Chosen>>,
     id: SnapshotId,
+    /// How it is named to come back to it; `None` where nobody does.
+    pin: Option<Pin>,
 }
 
 /// Rows that were chosen for a page, and whether there are more after them.
@@ -188,6 +158,8 @@ struct Picked {
     base: Vec<u64>,
     pending: Vec<Wanted>,
     more: bool,
+    /// The place after the last of them, where they were chosen by their values.
+    next: Option<Place>,
 }
 
 impl Picked {
@@ -220,6 +192,7 @@ impl View {
             base,
             fragments: None,
             chosen: None,
+            pin: None,
         }
     }
 
@@ -252,14 +225,17 @@ impl View {
             batches,
             has_more,
             snapshot: self.id.clone(),
-            generations_read: self.generations(),
+            generations_read: self.generations().len(),
             oldest_pending: self.oldest(),
+            next: None,
             memory: budget.memory(),
         }
     }
 
-    fn generations(&self) -> usize {
-        self.chosen.as_ref().map_or(0, |c| c.parts.len())
+    /// The pending generations, shard by shard, oldest first.
+    fn generations(&self) -> impl ExactSizeIterator<Item = &Generation> {
+        let parts = self.chosen.as_ref().map_or(&[][..], |c| &c.parts);
+        parts.iter().map(|p| &p.keys.generation)
     }
 
     fn oldest(&self) -> Option<Timestamp> {
@@ -275,12 +251,20 @@ impl View {
     }
 }
 
+impl Remembered {
+    fn chosen(&self) -> Option<Arc<Chosen>> {
+        let chosen = self.chosen.lock();
+        chosen.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
 impl Reader {
     /// A reader that has read nothing.
     pub fn new(limits: ReadLimits) -> Self {
         Self {
             limits,
             tables: Mutex::default(),
+            views: Views::default(),
             pages: Arc::new(Semaphore::new((limits.pages_bytes >> 10) as usize)),
         }
     }
@@ -318,13 +302,17 @@ impl Reader {
     /// that cannot be read (never an answer without its rows); what the table says.
     pub async fn read(&self, table: &Table, ask: &Ask) -> Result<Page, ReadError> {
         let begun = Instant::now();
-        let view = self.view(table, ask.source, begun, false).await?;
-        let error = match self.rows(table, &view, ask).await {
+        let from = Position {
+            rows: ask.offset,
+            place: None,
+        };
+        let view = Arc::new(self.view(table, ask.source, begun, false).await?);
+        let error = match self.rows(table, &view, ask, from).await {
             Ok(page) => return Ok(page),
             Err(e) => e,
         };
-        let again = self.again(table, ask.source, &view, error).await?;
-        self.rows(table, &again, ask).await
+        let again = Arc::new(self.again(table, ask.source, &view, error).await?);
+        self.rows(table, &again, ask, from).await
     }
 
     /// Another view, once, after an error that may come from files that were merged, drained and reclaimed, or cleaned up,
@@ -374,7 +362,7 @@ impl Reader {
         };
         Ok(Count {
             rows,
-            generations_read: view.generations(),
+            generations_read: view.generations().len(),
             oldest_pending: view.oldest(),
             snapshot: view.id,
         })
@@ -420,9 +408,11 @@ impl Reader {
             let read_at = Timestamp::now();
             let base = table.latest().await?;
             let fragments = Fragments::of(&base, &Hidden::nothing()).await?;
+            let view = View::of_base(base, read_at);
             return Ok(View {
                 fragments: Some(Arc::new(fragments)),
-                ..View::of_base(base, read_at)
+                pin: Some(Pin::of_base(&view.base, &view.id)),
+                ..view
             });
         }
         match self.union(table, source, begun, afresh).await {
@@ -449,8 +439,14 @@ impl Reader {
         drop(held);
         self.make_room(table.location());
         let (chosen, fragments) = done?;
+        let now = Some(chosen.clone());
+        *remembered
+            .chosen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = now;
         let id = SnapshotId::of(&snapshot);
         Ok(View {
+            pin: Some(Pin::of(&snapshot, &id, source)),
             base: snapshot.base,
             fragments,
             chosen: Some(chosen),
@@ -458,17 +454,35 @@ impl Reader {
         })
     }
 
-    async fn rows(&self, table: &Table, view: &View, ask: &Ask) -> Result<Page, ReadError> {
+    async fn rows(
+        &self,
+        table: &Table,
+        view: &Arc<View>,
+        ask: &Ask,
+        from: Position,
+    ) -> Result<Page, ReadError> {
         let shape = Shape::of(view.base.schema(), ask.columns.as_deref())?;
         let exact = Exact::all(view.base.schema(), &ask.exact)?;
         let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
         let picked = match exact.is_empty() {
-            true => view.picked(ask.limit, ask.offset, &mut budget).await?,
+            true => view.picked(ask.limit, from.rows, &mut budget).await?,
             // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
-            false => matching::pick(table, view, &exact, ask, &mut budget).await?,
+            false => matching::pick(table, view, &exact, ask.limit, from, &mut budget).await?,
         };
         let batches = picked.read(table, view, &shape, &mut budget).await?;
-        Ok(view.page(batches, picked.more, budget))
+        let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+        let next = view.pin.clone().filter(|_| picked.more).map(|pin| Next {
+            pin,
+            position: Position {
+                rows: from.rows.saturating_add(rows as u64),
+                place: picked.next,
+            },
+            view: view.clone(),
+        });
+        Ok(Page {
+            next,
+            ..view.page(batches, picked.more, budget)
+        })
     }
 
     /// What is remembered of a table, made the most recently used.
@@ -488,6 +502,13 @@ impl Reader {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes = |r: &Remembered| r.bytes.load(Ordering::Relaxed);
         let mut total: u64 = tables.iter().map(|(_, r)| bytes(r)).sum();
+        // Walks first: what they hold is opened again when they go on.
+        let held: Vec<_> = tables.iter().filter_map(|(_, r)| r.chosen()).collect();
+        let elsewhere = || held.iter().flat_map(|c| &c.parts);
+        let elsewhere = || elsewhere().map(|p| Arc::as_ptr(&p.keys));
+        while total + self.views.bytes(elsewhere()) > self.limits.key_bytes
+            && self.views.forget_oldest()
+        {}
         while total > self.limits.key_bytes {
             let Some(at) = tables.iter().position(|(l, r)| l != in_use && bytes(r) > 0) else {
                 return;
@@ -520,27 +541,5 @@ fn may_have_moved(e: &ReadError) -> bool {
         ReadError::Table(Error::Corrupt { .. }) => true,
         ReadError::Table(e) => e.poisoned().is_some(),
         _ => false,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_source_is_read_by_name_and_absent_means_fragments() {
-        for source in Source::ALL {
-            assert_eq!(source.as_str().parse(), Ok(source));
-        }
-        assert_eq!("".parse(), Ok(Source::Fragments));
-        assert_eq!(" all ".parse(), Ok(Source::All));
-    }
-
-    #[test]
-    fn an_unknown_source_is_refused_naming_the_three() {
-        let e = "Fragment".parse::<Source>().unwrap_err().to_string();
-        for word in ["Fragment", "fragments", "wal", "all"] {
-            assert!(e.contains(word), "{e}");
-        }
     }
 }

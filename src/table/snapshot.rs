@@ -221,6 +221,26 @@ impl Snapshot {
         listing.with_base(table).await
     }
 
+    /// A snapshot that was taken before, of the manifests that it read, each with whether all that it lists was pending.
+    pub(crate) async fn again(
+        base: Arc<Dataset>,
+        shards: Vec<(ShardState, bool)>,
+        read_at: Timestamp,
+        across_shards: bool,
+    ) -> Result<Self> {
+        let (states, whole): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
+        let faults = vec![];
+        let listing = Listing::of(Newest { states, faults }, read_at);
+        let mut snapshot = listing.with(base).await?;
+        snapshot.across_shards = across_shards;
+        for (shard, whole) in snapshot.shards.iter_mut().zip(whole) {
+            if whole {
+                shard.show_merged();
+            }
+        }
+        Ok(snapshot)
+    }
+
     /// The base version's number.
     pub fn version(&self) -> u64 {
         self.base.version_id()

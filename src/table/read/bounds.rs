@@ -72,6 +72,12 @@ pub enum ReadError {
         /// The bound.
         limit: u64,
     },
+    /// A snapshot that was read before is not there any more.
+    #[error("the snapshot cannot be read any more: {what}; start again without the cursor")]
+    SnapshotGone {
+        /// What of it.
+        what: &'static str,
+    },
     /// What the table says.
     #[error(transparent)]
     Table(#[from] Error),
@@ -89,6 +95,7 @@ impl ReadError {
             ReadError::BadValue { .. } => "BadValue",
             ReadError::BadKey { .. } => "BadKey",
             ReadError::PayloadTooLarge { .. } => "PayloadTooLarge",
+            ReadError::SnapshotGone { .. } => "SnapshotGone",
             ReadError::Table(e) => e.reason(),
         }
     }
@@ -101,6 +108,7 @@ impl ReadError {
             | ReadError::UnknownColumn { .. }
             | ReadError::BadValue { .. }
             | ReadError::BadKey { .. }
+            | ReadError::SnapshotGone { .. }
             | ReadError::PayloadTooLarge { .. } => Class::UserFault,
             ReadError::Busy { .. } => Class::Transient,
             ReadError::Table(e) => e.class(),

@@ -90,7 +90,7 @@ fn seen(base: &Dataset) -> Xxh3 {
 }
 
 /// Adds a text with its length, so that two of them never run together.
-fn text(seen: &mut Xxh3, text: &str) {
+pub(super) fn text(seen: &mut Xxh3, text: &str) {
     seen.update(&(text.len() as u64).to_le_bytes());
     seen.update(text.as_bytes());
 }

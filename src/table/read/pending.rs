@@ -119,6 +119,7 @@ fn path(generation: &Generation) -> Path {
 }
 
 /// What base rows are hidden, and by which generations' keys.
+#[derive(Clone)]
 struct Over {
     base: (u64, Option<String>, u128),
     covered: BTreeSet<Path>,
@@ -139,6 +140,17 @@ impl Held {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Keys that are held, here or for others, for one look at another snapshot.
+    pub fn seed(&self, others: Vec<Arc<Keys>>) -> Self {
+        let mut keys = self.keys.clone();
+        keys.extend(others.into_iter().map(|k| (path(&k.generation), k)));
+        Self {
+            keys,
+            over: self.over.clone(),
+            ..Default::default()
+        }
     }
 
     /// What a source is made of at a snapshot: the pending rows that live, and for `all` the base rows that are shown.
