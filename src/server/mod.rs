@@ -11,6 +11,7 @@
 
 mod asked;
 mod catalog;
+mod cursor;
 mod etag;
 mod facts;
 mod guard;
@@ -27,6 +28,7 @@ mod routes;
 mod serve;
 
 pub use catalog::{Catalog, ExperimentStatus, Fragments, LastMerge, WhyNotNow};
+pub use cursor::{BadKeys, CursorKeys};
 pub use problem::PREFIX as PROBLEM_PREFIX;
 pub use query::{DEFAULT_LIMIT, MAX_LIMIT};
 pub use serve::{Config, Server};

@@ -18,6 +18,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Catalog;
+use super::cursor::{CursorKeys, Cursors};
 use super::guard::Guard;
 use super::problem::Problem;
 use super::{facts, point, records, rollouts, routes};
@@ -31,6 +32,8 @@ pub struct Config {
     pub deadline: Duration,
     /// How many requests for data are answered at once.
     pub concurrent: usize,
+    /// By how much the clocks of replicas, of the operator and of the store may differ: cursors end so much earlier.
+    pub skew: Duration,
     /// Bounds of reads.
     pub read: ReadLimits,
 }
@@ -40,6 +43,7 @@ impl Default for Config {
         Self {
             deadline: Duration::from_secs(30),
             concurrent: 64,
+            skew: Duration::from_secs(30),
             read: ReadLimits::default(),
         }
     }
@@ -50,6 +54,7 @@ pub(super) struct Shared {
     pub catalog: Arc<dyn Catalog>,
     pub metrics: Arc<Metrics>,
     pub reader: Reader,
+    pub cursors: Cursors,
     permits: Semaphore,
     deadline: Duration,
     guard: Guard,
@@ -60,6 +65,7 @@ pub struct Server {
     catalog: Arc<dyn Catalog>,
     metrics: Arc<Metrics>,
     config: Config,
+    keys: CursorKeys,
 }
 
 impl Server {
@@ -69,7 +75,14 @@ impl Server {
             catalog,
             metrics,
             config,
+            keys: CursorKeys::default(),
         }
+    }
+
+    /// Signs cursors, and takes only those that are signed, with one of these keys.
+    pub fn with_cursor_keys(mut self, keys: CursorKeys) -> Self {
+        self.keys = keys;
+        self
     }
 
     /// Serves until `stop` is cancelled; requests under way are answered, within their deadline.
@@ -82,6 +95,7 @@ impl Server {
             catalog: self.catalog,
             metrics: self.metrics,
             reader: Reader::new(self.config.read),
+            cursors: Cursors::new(self.keys, self.config.deadline, self.config.skew),
             permits: Semaphore::new(self.config.concurrent),
             deadline: self.config.deadline,
             guard: Guard { loopback },

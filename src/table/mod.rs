@@ -67,8 +67,9 @@ pub use merge::{Limits, Merged, Outcome};
 pub use observation::{BaseFacts, Observation, Pending, ShardView};
 pub use observe::Tracker;
 pub use read::{
-    Ask, Column, Count, KeyText, Next, Page, PageMemory, Payload, Pin, PinnedBase, PinnedShard, Place, Point,
-    Position, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource,
+    Ask, Column, Count, KeyText, Next, Page, PageMemory, Payload, Pin, PinnedBase, PinnedShard,
+    Place, Point, Position, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source,
+    UnknownSource,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};

@@ -22,14 +22,15 @@ mod payload;
 mod pending;
 mod pinned;
 mod point;
+mod remembered;
 mod reopened;
 mod rows;
 mod snapshots;
 mod source;
 mod texts;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
@@ -43,18 +44,17 @@ use self::exact::Exact;
 use self::hidden::{Fragments, Hidden};
 pub use self::identity::{ShardAt, SnapshotId};
 pub use self::payload::Payload;
-use self::pending::{Chosen, Held, Wanted};
+use self::pending::{Chosen, Wanted};
 pub use self::pinned::{Next, Pin, PinnedBase, PinnedShard, Place, Position};
 pub use self::point::{KeyText, Point};
+use self::remembered::Tables;
 use self::reopened::Views;
 use self::rows::Shape;
-use self::snapshots::Seen;
 pub use self::source::{Source, UnknownSource};
 use super::base::Table;
 use super::error::Error;
 use super::generation::Generation;
 use super::snapshot::{ShardPending, Snapshot};
-use super::store::Location;
 
 /// The budget by which the base's keys are scanned: the least by which that is not slower.
 const SCAN_BYTES: u64 = 64 << 20;
@@ -122,23 +122,10 @@ impl PageMemory {
 /// Pages and counts rows of tables. One for the process: what it remembers is kept per location and credentials.
 pub struct Reader {
     limits: ReadLimits,
-    tables: Mutex<Vec<(Location, Arc<Remembered>)>>,
+    tables: Mutex<Tables>,
     views: Views,
     /// KiB that pages may still take.
     pages: Arc<Semaphore>,
-}
-
-/// What is remembered of one table.
-#[derive(Default)]
-struct Remembered {
-    seen: Seen,
-    /// One builds at a time, the others wait for what it builds.
-    held: tokio::sync::Mutex<Held>,
-    /// What the last read chose of what is held.
-    chosen: Mutex<Option<Arc<Chosen>>>,
-    /// One opens an older snapshot at a time.
-    reopening: tokio::sync::Mutex<()>,
-    bytes: AtomicU64,
 }
 
 /// What a source is made of at one snapshot.
@@ -251,13 +238,6 @@ impl View {
     }
 }
 
-impl Remembered {
-    fn chosen(&self) -> Option<Arc<Chosen>> {
-        let chosen = self.chosen.lock();
-        chosen.unwrap_or_else(PoisonError::into_inner).clone()
-    }
-}
-
 impl Reader {
     /// A reader that has read nothing.
     pub fn new(limits: ReadLimits) -> Self {
@@ -360,9 +340,10 @@ impl Reader {
                 counted(table, &view, exact).await?
             }
         };
+        let generations_read = view.generations().len();
         Ok(Count {
             rows,
-            generations_read: view.generations().len(),
+            generations_read,
             oldest_pending: view.oldest(),
             snapshot: view.id,
         })
@@ -439,11 +420,7 @@ impl Reader {
         drop(held);
         self.make_room(table.location());
         let (chosen, fragments) = done?;
-        let now = Some(chosen.clone());
-        *remembered
-            .chosen
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = now;
+        remembered.chose(&chosen);
         let id = SnapshotId::of(&snapshot);
         Ok(View {
             pin: Some(Pin::of(&snapshot, &id, source)),
@@ -483,38 +460,6 @@ impl Reader {
             next,
             ..view.page(batches, picked.more, budget)
         })
-    }
-
-    /// What is remembered of a table, made the most recently used.
-    fn remembered(&self, location: &Location) -> Arc<Remembered> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = match tables.iter().position(|(l, _)| l == location) {
-            Some(at) => tables.remove(at),
-            None => (location.clone(), Arc::default()),
-        };
-        let remembered = entry.1.clone();
-        tables.push(entry);
-        remembered
-    }
-
-    /// Forgets the least recently used tables until what is remembered fits; never the one in use.
-    fn make_room(&self, in_use: &Location) {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = |r: &Remembered| r.bytes.load(Ordering::Relaxed);
-        let mut total: u64 = tables.iter().map(|(_, r)| bytes(r)).sum();
-        // Walks first: what they hold is opened again when they go on.
-        let held: Vec<_> = tables.iter().filter_map(|(_, r)| r.chosen()).collect();
-        let elsewhere = || held.iter().flat_map(|c| &c.parts);
-        let elsewhere = || elsewhere().map(|p| Arc::as_ptr(&p.keys));
-        while total + self.views.bytes(elsewhere()) > self.limits.key_bytes
-            && self.views.forget_oldest()
-        {}
-        while total > self.limits.key_bytes {
-            let Some(at) = tables.iter().position(|(l, r)| l != in_use && bytes(r) > 0) else {
-                return;
-            };
-            total -= bytes(&tables.remove(at).1);
-        }
     }
 }
 

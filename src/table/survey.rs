@@ -346,6 +346,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_shard_manifest_that_was_the_newest_until_a_moment_ago_is_not_pruned() {
+        let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
+        let clock = StoreClock::new();
+        let idle = |last: i64| (1..=100).map(move |v| (v, at(v as i64 / 50 + last)));
+        let all = |times: &mut dyn Iterator<Item = (u64, Timestamp)>| times.collect();
+        let memory = ShardMemory::default();
+        let keep = |times: BTreeMap<u64, Timestamp>| prunable(&times, &memory, &clock);
+        clock.saw(at(200));
+        // Nobody wrote for days: every one but the newest has a successor that is old.
+        assert_eq!(keep(all(&mut idle(0))), Some(100));
+        // One was written now: the one before it was read as the newest a moment ago.
+        let now = (101, at(200));
+        assert_eq!(keep(all(&mut idle(0).chain([now]))), Some(100));
+        assert_eq!(keep(all(&mut idle(180).chain([now]))), None);
+        // Few are not worth it.
+        assert_eq!(keep(all(&mut idle(0).take(64))), None);
+        assert_eq!(keep(all(&mut idle(0).take(65))), Some(65));
+    }
+
+    #[test]
     fn only_names_that_lance_gives_to_generations_are_generations() {
         assert_eq!(generation_number("0a1b2c3d_gen_17"), Some(17));
         for name in [

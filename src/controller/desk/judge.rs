@@ -139,7 +139,8 @@ impl Desk {
             },
             _ => BTreeMap::new(),
         };
-        let table = specs::table(id, &spec.experiment, &spec.effective, credentials);
+        let mut table = specs::table(id, &spec.experiment, &spec.effective, credentials);
+        table.grace_before = row.grace_before;
         Some(Verdict::Allowed(Box::new(table)))
     }
 

@@ -26,7 +26,11 @@ impl Generation {
     pub(crate) async fn is_there(&self, store: &ObjectStore, table: &Path) -> Result<bool> {
         const DOING: &str = "look for a generation's files";
         let dir = self.dir(table);
-        let bytes = match store.inner.get(&ManifestNamingScheme::V2.manifest_path(&dir, VERSION)).await {
+        let bytes = match store
+            .inner
+            .get(&ManifestNamingScheme::V2.manifest_path(&dir, VERSION))
+            .await
+        {
             Ok(got) => got.bytes().await.map_err(|e| Error::store(DOING, e))?,
             Err(StoreError::NotFound { .. }) => return Ok(false),
             Err(e) => return Err(Error::store(DOING, e)),
@@ -35,7 +39,10 @@ impl Generation {
             return Ok(true);
         };
         for fragment in manifest.fragments.iter() {
-            let data = fragment.files.iter().map(|f| dir.clone().join("data").join(f.path.as_str()));
+            let data = fragment
+                .files
+                .iter()
+                .map(|f| dir.clone().join("data").join(f.path.as_str()));
             let deletions = fragment.deletion_file.iter();
             let deletions = deletions.map(|d| deletion_file_path(&dir, fragment.id, d));
             for file in data.chain(deletions) {

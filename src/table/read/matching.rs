@@ -104,7 +104,15 @@ async fn walk(
     let mut picked = Picked::default();
     let in_base = from.is_none_or(|p| !p.pending);
     if in_base {
-        of_base(view, exact, window, from, &mut picked, budget.as_deref_mut()).await?;
+        of_base(
+            view,
+            exact,
+            window,
+            from,
+            &mut picked,
+            budget.as_deref_mut(),
+        )
+        .await?;
     }
     if let Some(chosen) = &view.chosen {
         let first = from.filter(|p| p.pending);

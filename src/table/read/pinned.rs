@@ -163,10 +163,8 @@ impl Pin {
     }
 
     pub(super) fn of(snapshot: &Snapshot, id: &SnapshotId, source: Source) -> Self {
-        let (pending, idle): (Vec<_>, Vec<_>) = snapshot
-            .shards
-            .iter()
-            .partition(|s| !s.pending.is_empty());
+        let (pending, idle): (Vec<_>, Vec<_>) =
+            snapshot.shards.iter().partition(|s| !s.pending.is_empty());
         let idle = match idle.len() {
             0..=IDLE_TOLD => idle,
             _ => vec![],

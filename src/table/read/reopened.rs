@@ -147,7 +147,11 @@ impl Reader {
             },
             Err(e) => Err(e),
         };
-        if read.as_ref().is_err_and(|e| matches!(e, ReadError::SnapshotGone { .. })) || cell.get().is_none() {
+        if read
+            .as_ref()
+            .is_err_and(|e| matches!(e, ReadError::SnapshotGone { .. }))
+            || cell.get().is_none()
+        {
             self.views.forget(table.location(), pin);
         }
         read
@@ -254,7 +258,9 @@ async fn snapshot(
     let snapshot = Snapshot::again(base, states, pin.read_at, pin.across_shards).await;
     let snapshot = snapshot.map_err(|e| gone_if_missing(e.into()))?;
     if check(snapshot.version(), &snapshot.shards) != pin.check {
-        return Err(gone("a shard of the table was made again, or merged anew, since"));
+        return Err(gone(
+            "a shard of the table was made again, or merged anew, since",
+        ));
     }
     let idle = pin.idle.iter().filter_map(|pinned| {
         Some(ShardAt {
