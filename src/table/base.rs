@@ -160,7 +160,14 @@ impl Table {
 
 /// Whether two base versions are one: numbers recur when a table is made again.
 pub(crate) fn same_version(a: &Dataset, b: &Dataset) -> bool {
-    a.version_id() == b.version_id() && a.manifest_location().e_tag == b.manifest_location().e_tag
+    a.version_id() == b.version_id() && e_tag(a) == e_tag(b)
+}
+
+/// The e_tag of a base version's manifest, where the store gives one. A listing of files and a look at one do not always
+/// put it into quotes alike.
+pub(crate) fn e_tag(of: &Dataset) -> Option<&str> {
+    let told = of.manifest_location().e_tag.as_deref();
+    told.map(|tag| tag.trim_matches('"'))
 }
 
 /// The MemWAL index of a base version; `None` where it was never enabled, or dropped.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use lance::Dataset;
 use uuid::Uuid;
 
-use super::base::{Table, details, watermarks};
+use super::base::{Table, details, e_tag, watermarks};
 use super::error::{Error, Result};
 use super::generation::Generation;
 use super::shard::{self, Newest, ShardFault, ShardState};
@@ -248,7 +248,7 @@ impl Snapshot {
 
     /// The base version's e_tag, where the store gives one: numbers recur when a table is made again.
     pub fn e_tag(&self) -> Option<&str> {
-        self.base.manifest_location().e_tag.as_deref()
+        e_tag(&self.base)
     }
 
     /// Every pending generation that is known, shard by shard, oldest first.

@@ -19,6 +19,8 @@ use crate::table::{Pin, PinnedBase, PinnedShard, Place, Position, Source};
 const FORMAT: u8 = 1;
 /// The longest text of a cursor: with path and parameters it has to fit a request line that proxies let pass.
 pub(super) const LONGEST: usize = 6 << 10;
+/// Bytes that every cursor has, of whatever format.
+const LEAST: usize = 48;
 /// No store counts so far, and nothing is added to what does.
 const FURTHEST: u64 = u64::MAX >> 1;
 
@@ -85,7 +87,11 @@ impl Cursor {
         }
         let bytes = URL_SAFE_NO_PAD.decode(text);
         let bytes = bytes.map_err(|_| Refused::Malformed)?;
-        let format = *bytes.first().ok_or(Refused::Malformed)?;
+        // What is shorter than any release's is none at all.
+        let format = *bytes
+            .first()
+            .filter(|_| bytes.len() >= LEAST)
+            .ok_or(Refused::Malformed)?;
         if format != FORMAT {
             return Err(Refused::Format(format));
         }

@@ -16,7 +16,7 @@ use roaring::RoaringBitmap;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::super::base::{Table, key_fields};
+use super::super::base::{Table, e_tag, key_fields};
 use super::super::error::{Error, Result};
 use super::super::find::{Found, Within, find};
 use super::super::generation::{Facts, Generation};
@@ -298,7 +298,7 @@ impl Held {
         let base = &snapshot.base;
         let identity = (
             base.version_id(),
-            base.manifest_location().e_tag.clone(),
+            e_tag(base).map(str::to_string),
             base.manifest().timestamp_nanos,
         );
         let covered: BTreeSet<Path> = chosen

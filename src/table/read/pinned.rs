@@ -12,6 +12,7 @@ use lance::Dataset;
 use uuid::Uuid;
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
+use super::super::base::e_tag;
 use super::super::snapshot::{ShardPending, Snapshot};
 use super::identity::text;
 use super::{SnapshotId, Source, View};
@@ -106,11 +107,10 @@ impl std::fmt::Debug for Next {
 
 impl PinnedBase {
     pub(super) fn of(base: &Dataset) -> Self {
-        let e_tag = base.manifest_location().e_tag.as_deref();
         Self {
             version: base.version_id(),
             made: u64::try_from(base.manifest().timestamp_nanos).unwrap_or(u64::MAX),
-            e_tag: e_tag.map(|tag| xxh3_64(tag.as_bytes())),
+            e_tag: e_tag(base).map(|tag| xxh3_64(tag.as_bytes())),
         }
     }
 

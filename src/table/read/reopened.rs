@@ -142,7 +142,7 @@ impl Reader {
         let opening = cell.get_or_try_init(|| self.reopen(table, pin)).await;
         let read = match opening.cloned() {
             Ok(view) => match self.rows(table, &view, ask, from).await {
-                Ok(page) => Ok(page),
+                Ok(page) => Ok(named(page, pin)),
                 Err(e) => Err(judged(table, view.generations(), e).await),
             },
             Err(e) => Err(e),
@@ -154,6 +154,7 @@ impl Reader {
         {
             self.views.forget(table.location(), pin);
         }
+        self.make_room(table.location());
         read
     }
 
@@ -213,6 +214,15 @@ impl Reader {
             ..View::of_base(snapshot.base, pin.read_at)
         })
     }
+}
+
+/// The page under the pin that it was asked for by: another read of the same snapshot, at another time, may have opened it.
+fn named(mut page: Page, pin: &Pin) -> Page {
+    page.snapshot.read_at = pin.read_at;
+    if let Some(next) = &mut page.next {
+        next.pin = pin.clone();
+    }
+    page
 }
 
 /// The base version that a pin names.
