@@ -122,7 +122,9 @@ impl Table {
                 refuse(&self.location, &found)?;
                 Ok(Arc::new(found))
             }
-            Ok(Err(e)) if is_not_found(&e) => Err(not_there(&self.location)),
+            Ok(Err(e)) if is_not_found(&e) => {
+                Err(Error::TableNotFound(self.location.uri.clone()))
+            }
             Ok(Err(e)) => Err(Error::lance("open an older base version", e)),
             Err(_panic) => Err(broken(&self.location)),
         }
