@@ -35,6 +35,10 @@ pub struct Args {
     /// Where Secrets lie as files, DIR/<name>/<key>; credentials come from the environment where a table names none.
     #[arg(long, value_name = "DIR")]
     secrets: Option<PathBuf>,
+    /// A file of one or two lines `ID KEY`, the key as base64 of 32 bytes or more: cursors are signed with the first and
+    /// taken with either. It is read again when it changes. Without it cursors are not signed.
+    #[arg(long, value_name = "FILE")]
+    cursor_key_file: Option<PathBuf>,
     /// Memory that all merges together may use.
     #[arg(long, value_name = "SIZE", default_value = "1Gi", value_parser = size::budget)]
     budget: u64,
@@ -87,6 +91,7 @@ pub async fn run(args: Args) -> Result<(), Failure> {
         files: args.files,
         tables: tables?,
         secrets: args.secrets,
+        cursor_keys: args.cursor_key_file,
         listen: args.listen,
         engine: Config {
             memory_bytes: args.budget,
@@ -139,7 +144,7 @@ pub fn failure(e: local::Error) -> Failure {
                 "the manifests are wrong, see above; nothing was started",
             )
         }
-        local::Error::AddressInUse(_) | local::Error::Address(..) => {
+        local::Error::AddressInUse(_) | local::Error::Address(..) | local::Error::CursorKeys(_) => {
             Failure::new(USAGE, e.to_string())
         }
         local::Error::Server(_) | local::Error::Engine => Failure::other(e.to_string()),

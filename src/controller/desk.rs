@@ -330,6 +330,7 @@ impl Desk {
             row.busy = false;
             row.hurried = false;
             row.since = now;
+            row.takes_over();
         }
         self.dirty.extend(self.rows.keys().cloned());
     }

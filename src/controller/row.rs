@@ -72,6 +72,8 @@ pub struct Row {
     pub handled: Option<String>,
     /// Whether its last merges were asked for.
     pub hurried: bool,
+    /// The grace that its status said was in force when this process took it over.
+    pub grace_before: Option<Duration>,
     /// Events that wait for the status that they belong to.
     pub news: Vec<News>,
 }
@@ -92,6 +94,7 @@ impl Row {
             since: now,
             handled: None,
             hurried: false,
+            grace_before: None,
             news: vec![],
         }
     }
@@ -107,6 +110,7 @@ impl Row {
             Ok(e) => &e.metadata,
             Err(e) => &e.metadata,
         };
+        let first = self.spec.is_none();
         let version = meta.resource_version.as_ref().and_then(|v| v.parse().ok());
         let moved = self.meta.generation != meta.generation
             || self.meta.annotations != meta.annotations
@@ -132,6 +136,9 @@ impl Row {
                 {
                     self.written = status;
                 }
+                if first {
+                    self.takes_over();
+                }
                 self.spec = Some(Spec {
                     effective: Effective::resolve(
                         &experiment.spec,
@@ -146,6 +153,13 @@ impl Row {
             Err(_) => self.spec = None,
         }
         moved
+    }
+
+    /// Nobody has worked on it in this process yet.
+    pub fn takes_over(&mut self) {
+        let effective = self.written.effective.as_ref();
+        let grace = effective.map(|e| e.retention.merged_generation_grace_period);
+        self.grace_before = grace.map(|g| g.as_duration());
     }
 
     /// Its namespace.

@@ -42,7 +42,7 @@ pub fn status(
     if known.acted {
         next.observed_generation = known.generation;
     }
-    next.effective = figures.effective.cloned();
+    next.effective = effective(before, &figures);
     if let Some(handled) = figures.handled {
         next.last_handled_request = Some(handled.to_owned());
     }
@@ -75,6 +75,21 @@ pub fn status(
         }
     }
     next
+}
+
+/// Every tunable in force. A grace that was lowered is told as what it was until the old one has passed: whoever takes
+/// over knows by that what readers may have promised.
+fn effective(before: &ExperimentStatus, figures: &Figures) -> Option<Effective> {
+    let mut now = figures.effective?.clone();
+    let before = before.effective.as_ref();
+    let before = || before.map(|e| e.retention.merged_generation_grace_period);
+    let in_force = match figures.engine {
+        Some(engine) => Some(engine.grace.into()),
+        None => before(),
+    };
+    let grace = &mut now.retention.merged_generation_grace_period;
+    *grace = in_force.map_or(*grace, |in_force| in_force.max(*grace));
+    Some(now)
 }
 
 fn backlog(before: Option<&BacklogStatus>, seen: &engine::TableStatus) -> Option<BacklogStatus> {

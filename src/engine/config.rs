@@ -23,6 +23,8 @@ pub struct TableSpec {
     pub suspended: bool,
     /// Anomalies that a person says are as they should be.
     pub acknowledged: Vec<AnomalyKind>,
+    /// The grace that another process may have had in force until this one came, where that is known.
+    pub grace_before: Option<Duration>,
 }
 
 /// How long one look may take.

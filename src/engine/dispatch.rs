@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, TableSpec};
 use super::entry::Entry;
+use super::grace::Grace;
 use super::look::Seen;
 use super::pace::Pace;
 use super::status::Statuses;
@@ -76,6 +77,7 @@ impl Engine {
             told,
             budgets,
             entries: BTreeMap::new(),
+            graces: BTreeMap::new(),
             retired: BTreeMap::new(),
             incarnations: 0,
             works: JoinSet::new(),
@@ -161,6 +163,8 @@ struct Dispatcher {
     told: watch::Sender<Statuses>,
     budgets: Budgets,
     entries: BTreeMap<TableId, Entry>,
+    /// The graces of tables that are gone, until they have passed: they may come again.
+    graces: BTreeMap<TableId, Grace>,
     /// What still runs on tables that are gone, by incarnation.
     retired: BTreeMap<u64, Vec<Running>>,
     incarnations: u64,
@@ -264,13 +268,18 @@ impl Dispatcher {
     }
 
     fn set(&mut self, specs: Vec<TableSpec>) {
+        let at = Instant::now();
+        self.graces
+            .retain(|_, grace| grace.in_force(at) > Duration::ZERO);
         let named: BTreeMap<&TableId, &TableSpec> = specs.iter().map(|s| (&s.id, s)).collect();
         let gone = self.entries.extract_if(.., |id, entry| {
             let (now, then) = (named.get(id), &entry.held.spec);
             !now.is_some_and(|s| s.location == then.location && s.acknowledged == then.acknowledged)
         });
-        for (id, entry) in gone {
+        for (id, mut entry) in gone {
             entry.cancel.cancel();
+            entry.grace.ask(Duration::ZERO, at);
+            self.graces.insert(id.clone(), entry.grace);
             if !entry.view.running.is_empty() {
                 self.retired.insert(entry.incarnation, entry.view.running);
             }
@@ -283,8 +292,11 @@ impl Dispatcher {
                 Some(entry) => entry.update(&spec),
                 None => {
                     self.incarnations += 1;
-                    let entry =
+                    let mut entry =
                         Entry::new(self.incarnations, spec.clone(), self.kill.child_token());
+                    if let Some(before) = self.graces.remove(&spec.id) {
+                        entry.grace = entry.grace.after(before);
+                    }
                     self.entries.insert(spec.id, entry);
                 }
             }
@@ -346,6 +358,7 @@ impl Dispatcher {
     fn start_looks(&mut self) {
         let (at, began) = (Instant::now(), self.now());
         for (id, entry) in &mut self.entries {
+            entry.at(at);
             if entry.looking || entry.next_look > at {
                 continue;
             }

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::config::{Config, TableSpec};
+use super::grace::Grace;
 use super::look::{Held, Seen};
 use super::quarantine::Quarantine;
 use super::status::{LastMerge, Leftovers, QuarantinedGeneration, TableStatus};
@@ -39,6 +40,7 @@ pub struct Entry {
     pub why: Option<WhyNotNow>,
     /// Whether something happened to it since it was told of.
     pub touched: bool,
+    pub grace: Grace,
     quarantine: Quarantine,
     first_seen: FirstSeen,
     undrained: BTreeMap<Uuid, (u64, Instant)>,
@@ -63,6 +65,7 @@ impl Entry {
         );
         view.suspended = spec.suspended;
         view.jitter = rand::random();
+        let grace = Grace::new(spec.policy.grace, spec.grace_before, Instant::now());
         Self {
             incarnation,
             held: Arc::new(Held::new(spec)),
@@ -73,6 +76,7 @@ impl Entry {
             next_look: Instant::now(),
             why: None,
             touched: true,
+            grace,
             quarantine: Quarantine::default(),
             first_seen: FirstSeen::default(),
             undrained: BTreeMap::new(),
@@ -92,7 +96,13 @@ impl Entry {
         self.view.namespace = spec.namespace.clone();
         self.view.policy = spec.policy.clone();
         self.view.suspended = spec.suspended;
+        self.grace.ask(spec.policy.grace, Instant::now());
         self.touched = true;
+    }
+
+    /// What the plan, looks and works go by is the grace in force, which falls by itself.
+    pub fn at(&mut self, now: Instant) {
+        self.view.policy.grace = self.grace.in_force(now);
     }
 
     /// Whether what is told of it may be other than it was: a rate falls by itself.
@@ -203,6 +213,7 @@ impl Entry {
             namespace: self.view.namespace.0.clone(),
             uri: self.held.spec.location.uri.clone(),
             target: self.view.policy.target,
+            grace: self.grace.in_force(at),
             observed_at: self.view.observation.as_ref().map(|o| o.observed_at),
             pending_generations: seen.and_then(|o| o.pending_generations()).map(|n| n as u64),
             pending_rows: seen.and_then(Observation::pending_rows),

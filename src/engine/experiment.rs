@@ -25,6 +25,7 @@ impl TableSpec {
             policy: policy(effective),
             suspended: experiment.spec.suspend,
             acknowledged: acknowledged(experiment),
+            grace_before: None,
         }
     }
 }

@@ -14,6 +14,7 @@ mod config;
 mod dispatch;
 mod entry;
 mod experiment;
+mod grace;
 mod look;
 mod pace;
 mod quarantine;

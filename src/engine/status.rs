@@ -24,6 +24,8 @@ pub struct TableStatus {
     pub uri: String,
     /// The freshness target in force.
     pub target: Duration,
+    /// The grace in force: for how long the files of drained generations stay.
+    pub grace: Duration,
     /// When it was last observed with success.
     pub observed_at: Option<Timestamp>,
     /// Pending generations then.
@@ -79,6 +81,7 @@ impl TableStatus {
             namespace: namespace.into(),
             uri: uri.into(),
             target: Duration::from_secs(60),
+            grace: Duration::from_secs(600),
             observed_at: None,
             pending_generations: None,
             pending_rows: None,

@@ -110,6 +110,8 @@ fn told(page: &Page, statuses: &BTreeMap<TableId, TableStatus>) -> ExperimentSta
         namespace: spec.namespace.0.to_string(),
         uri: spec.location.uri.clone(),
         target_seconds: Some(spec.policy.target.as_secs_f64()),
+        // The engine has not taken the table up yet, and keeps what it finds for as long as it is asked to.
+        grace_seconds: Some(spec.policy.grace.as_secs_f64()),
         ..Default::default()
     };
     let Some(s) = statuses
@@ -119,6 +121,8 @@ fn told(page: &Page, statuses: &BTreeMap<TableId, TableStatus>) -> ExperimentSta
         return known;
     };
     ExperimentStatus {
+        // A lowered grace counts at once for what is promised, and later for what is deleted.
+        grace_seconds: Some(spec.policy.grace.min(s.grace).as_secs_f64()),
         pending_generations: s.pending_generations,
         pending_rows: s.pending_rows,
         pending_bytes: s.pending_bytes,

@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Book;
-use super::role::{self, listen};
+use super::role::{self, SKEW, listen};
 use super::specs::{Ready, ready};
 use crate::api::{
     Defaults, Experiment, ExperimentSpec, FreshnessSpec, GoDuration, MergeAtSpec, RetentionSpec,
@@ -119,7 +119,12 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     engine.set_tables(vec![experiment.spec.clone()]);
     book.set(std::slice::from_ref(&experiment));
     let served = CancellationToken::new();
-    let server = Server::new(book, metrics, server::Config::default());
+    let config = server::Config {
+        deadline: Duration::from_secs(15),
+        skew: SKEW,
+        ..Default::default()
+    };
+    let server = Server::new(book, metrics, config);
     let serving = tokio::spawn(server.serve(listener, served.clone()));
 
     let mut show = Show {
@@ -180,7 +185,8 @@ fn experiment(uri: &str) -> Result<Ready, String> {
         }),
         retention: Some(RetentionSpec {
             drain_delay: short(2),
-            merged_generation_grace_period: short(5),
+            // Long enough to leaf through the records with a cursor.
+            merged_generation_grace_period: short(60),
             versions: None,
         }),
         ..Default::default()

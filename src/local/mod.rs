@@ -8,6 +8,7 @@ pub mod demo;
 pub mod manifests;
 
 mod catalog;
+mod cursor_keys;
 mod role;
 mod secrets;
 mod specs;

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::catalog::Book;
+use super::cursor_keys::KeyFile;
 use super::secrets::{self, Stamp};
 use super::specs::{Ready, ready};
 use super::watch::{Said, Watch};
@@ -31,6 +32,8 @@ pub struct Options {
     pub tables: Vec<Experiment>,
     /// Where Secrets lie as files, if anywhere.
     pub secrets: Option<PathBuf>,
+    /// The file of the keys that cursors are signed with; none for unsigned ones.
+    pub cursor_keys: Option<PathBuf>,
     /// Where the server listens.
     pub listen: SocketAddr,
     /// How the engine may spend itself.
@@ -56,6 +59,9 @@ pub enum Error {
     /// Manifests are wrong at the start; every mistake, with file and line.
     #[error("{0}")]
     Manifests(String),
+    /// The file of cursor keys is wrong at the start.
+    #[error("--cursor-key-file: {0}")]
+    CursorKeys(String),
     /// The address is taken.
     #[error(
         "{0} is taken by another process; choose another with --listen, as in --listen 127.0.0.1:0 for any free one"
@@ -79,6 +85,7 @@ impl Error {
     pub fn reason(&self) -> &'static str {
         match self {
             Error::Manifests(_) => "BadManifests",
+            Error::CursorKeys(_) => "BadCursorKeys",
             Error::AddressInUse(_) => "AddressInUse",
             Error::Address(..) => "BadAddress",
             Error::Server(_) => "ServerEnded",
@@ -89,6 +96,9 @@ impl Error {
 
 /// Manifests are looked at this often.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Engine and server have one clock, which may be set while they run.
+pub(super) const SKEW: Duration = Duration::from_secs(5);
 
 /// Listens on an address.
 ///
@@ -109,6 +119,11 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
     let mut follower = Follower::new(&options);
     let first = follower.first()?;
     follower.ready = first.clone();
+    let mut keys = match options.cursor_keys.as_deref().map(KeyFile::open) {
+        Some(Ok(keys)) => Some(keys),
+        Some(Err(why)) => return Err(Error::CursorKeys(why)),
+        None => None,
+    };
     let listener = listen(options.listen).await?;
     let address = listener.local_addr().map_err(Error::Server)?;
     let metrics = Arc::new(Metrics::new());
@@ -124,7 +139,12 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
         experiments: first.len(),
         address,
     });
-    let server = Server::new(book.clone(), metrics, server::Config::default());
+    let config = server::Config {
+        skew: SKEW,
+        ..Default::default()
+    };
+    let server = Server::new(book.clone(), metrics, config)
+        .with_cursor_keys(keys.as_ref().map(KeyFile::keys).unwrap_or_default());
     let mut serving = tokio::spawn(server.serve(listener, stop.clone()));
     let mut tick = tokio::time::interval(LOOK_EVERY);
     let ended = loop {
@@ -136,10 +156,16 @@ pub async fn run(options: Options, stop: CancellationToken) -> Result<(), Error>
                 Ok(Err(e)) => Err(Error::Server(e)),
                 Err(_) => Err(Error::Server(std::io::Error::other("it panicked"))),
             },
-            _ = tick.tick() => if let Some(all) = follower.next() {
-                engine.set_tables(all.iter().map(|r| r.spec.clone()).collect());
-                book.set(&all);
-            },
+            _ = tick.tick() => {
+                if let Some(all) = follower.next() {
+                    // Readers first: what they promise from now on is what is asked for.
+                    book.set(&all);
+                    engine.set_tables(all.iter().map(|r| r.spec.clone()).collect());
+                }
+                if let Some(keys) = &mut keys {
+                    keys.look();
+                }
+            }
         }
     };
     stop.cancel();

@@ -66,6 +66,11 @@ impl Asked {
         query::parse(self.uri.query(), takes, source)
     }
 
+    /// The cursor of a query that was judged, and that has one.
+    pub fn cursor(&self) -> Option<String> {
+        query::cursor(self.uri.query())
+    }
+
     /// A part of the path, by its name in the route.
     pub fn named(&self, part: &str) -> Option<&str> {
         self.names.as_ref()?.get(part).map(String::as_str)

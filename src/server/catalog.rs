@@ -85,6 +85,9 @@ pub struct ExperimentStatus {
     pub name: String,
     /// Its namespace.
     pub namespace: String,
+    /// Which of all experiments of this name it is, where they have such an id: a cursor to the one before is of no use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
     /// Its table's URI, without credentials.
     pub uri: String,
     /// Pending generations at the last observation.
@@ -99,6 +102,9 @@ pub struct ExperimentStatus {
     pub observed_time: Option<Timestamp>,
     /// The freshness target in force, in seconds.
     pub target_seconds: Option<f64>,
+    /// For how long files that no newer snapshot needs are kept for readers, in seconds: the least of what is asked for and
+    /// what is in force. Cursors live by it; there are none where it is unknown.
+    pub grace_seconds: Option<f64>,
     /// Why the table is not merged at this moment.
     pub why_not_now: Option<WhyNotNow>,
     /// Generations that cannot be merged and stop their shard until a person acts.

@@ -15,9 +15,14 @@ pub(super) struct Tag(String);
 
 impl Tag {
     pub fn of(snapshot: &SnapshotId, uri: &Uri) -> Self {
+        Self::by(&snapshot.digest, uri)
+    }
+
+    /// Of a snapshot with this digest.
+    pub fn by(digest: &str, uri: &Uri) -> Self {
         let asked = uri.path_and_query().map_or("", |t| t.as_str());
         let asked = xxh3_64(format!("{} {asked}", env!("CARGO_PKG_VERSION")).as_bytes());
-        Self(format!("W/\"{}-{asked:016x}\"", snapshot.digest))
+        Self(format!("W/\"{digest}-{asked:016x}\""))
     }
 
     /// Whether the caller has this answer.

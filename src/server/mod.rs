@@ -12,6 +12,7 @@
 mod asked;
 mod authority;
 mod catalog;
+mod cursor;
 mod etag;
 mod facts;
 mod generic;
@@ -32,6 +33,7 @@ mod wait;
 
 pub use authority::{Authoriser, Caller, Identity, Open, Refused, Sight};
 pub use catalog::{Catalog, ExperimentStatus, Fragments, LastMerge, Unopened, WhyNotNow};
+pub use cursor::{BadKeys, CursorKeys};
 pub use problem::PREFIX as PROBLEM_PREFIX;
 pub use query::{DEFAULT_LIMIT, MAX_LIMIT};
 pub use serve::{Config, Server};

@@ -81,6 +81,32 @@ impl Problem {
         .with("parameter", name)
     }
 
+    /// `parameter` is what does not fit: the cursor itself, or what it was not made for.
+    pub fn invalid_cursor(parameter: &str, detail: impl Into<String>) -> Self {
+        let (kind, title) = ("invalid-cursor", "The cursor cannot be used");
+        Self::new(StatusCode::BAD_REQUEST, kind, title, detail).with("parameter", parameter)
+    }
+
+    pub fn cursor_unknown(detail: impl Into<String>) -> Self {
+        let (kind, title) = ("cursor-unknown", "The cursor is of another server");
+        Self::new(StatusCode::BAD_REQUEST, kind, title, detail).with("parameter", "cursor")
+    }
+
+    pub fn cursor_expired(expired: &str) -> Self {
+        Self::new(
+            StatusCode::GONE,
+            "cursor-expired",
+            "The cursor has expired",
+            format!("the cursor was good until {expired}; start again without it"),
+        )
+        .with("expired", expired)
+    }
+
+    pub fn snapshot_gone(detail: impl Into<String>) -> Self {
+        let (kind, title) = ("snapshot-gone", "The snapshot is gone");
+        Self::new(StatusCode::GONE, kind, title, detail)
+    }
+
     pub fn no_experiment() -> Self {
         Self::new(
             StatusCode::NOT_FOUND,
@@ -233,6 +259,7 @@ impl From<ReadError> for Problem {
             ReadError::TooDeep { limit } => {
                 return Self::parameter("offset", e.to_string()).with("limit", *limit);
             }
+            ReadError::SnapshotGone { .. } => return Self::snapshot_gone(e.to_string()),
             ReadError::BadKey { .. } => return Self::parameter("key", e.to_string()),
             ReadError::PayloadTooLarge { limit, .. } => {
                 return Self::new(

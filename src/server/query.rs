@@ -1,6 +1,6 @@
 //! The query of a request, judged before anything is looked up.
 //!
-//! Lives here: `Query`: source, limit, offset, columns and exact values, each with its bounds; a parameter that a route
+//! Lives here: `Query`: source, limit, offset or cursor, columns and exact values, each with its bounds; a parameter that a route
 //! does not take is refused by name. May use: nothing but parsing. Must never come in: a look at a catalog or a store.
 
 use std::fmt::Display;
@@ -32,7 +32,7 @@ pub(super) const EXACT: [&str; 9] = [
 /// What a route takes beside `source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Takes {
-    /// Pages: limit, offset, columns, order, exact values and a condition.
+    /// Pages: limit, offset or cursor, columns, order, exact values and a condition.
     Pages,
     /// Exact values and a condition.
     Values,
@@ -46,7 +46,7 @@ impl Takes {
     fn names(self) -> Vec<&'static str> {
         let mut names = vec!["source"];
         if self == Takes::Pages {
-            names.extend(["limit", "offset", "order"]);
+            names.extend(["limit", "offset", "cursor", "order"]);
         }
         if matches!(self, Takes::Pages | Takes::Columns) {
             names.push("columns");
@@ -95,12 +95,28 @@ pub(super) fn parse(raw: Option<&str>, takes: Takes, source: Source) -> Result<A
             "offset" => ask.offset = number("offset", &value, 0, u64::MAX)?,
             "order" => ask.order = order(&value)?,
             "where" => ask.condition = Some(condition("where", &value)?),
+            // Judged once the experiment is known.
+            "cursor" => {}
             "columns" => ask.columns = Some(columns(&value)?),
             exact => ask.exact.push((exact.to_string(), value.to_string())),
         }
         seen.push(name);
     }
+    if ["cursor", "offset"]
+        .iter()
+        .all(|n| seen.iter().any(|s| s == n))
+    {
+        let what = "a cursor says where its page begins; send offset or cursor, not both";
+        return Err(Problem::parameter("offset", what));
+    }
     Ok(ask)
+}
+
+/// The cursor of a query that was judged.
+pub(super) fn cursor(raw: Option<&str>) -> Option<String> {
+    let mut pairs = url::form_urlencoded::parse(raw?.as_bytes());
+    let found = pairs.find(|(name, _)| name == "cursor");
+    found.map(|(_, text)| text.into_owned())
 }
 
 fn order(value: &str) -> Result<Vec<OrderBy>, Problem> {
@@ -200,7 +216,8 @@ mod tests {
             "offset=-1",
             "limit=1&limit=2",
             "source=all&source=wal",
-            "cursor=x",
+            "cursor=x&cursor=x",
+            "cursor=x&offset=0",
             "limit=",
             "columns=",
             "columns=a,,b",
@@ -226,6 +243,8 @@ mod tests {
             (Takes::Source, "limit=1"),
             (Takes::Source, "role=tool"),
             (Takes::Columns, "offset=1"),
+            (Takes::Columns, "cursor=x"),
+            (Takes::Values, "cursor=x"),
             (Takes::Values, "columns=a"),
         ] {
             assert!(parse(Some(raw), takes, Source::All).is_err(), "{raw}");

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::asked::{Asked, table};
 use super::catalog::{ExperimentStatus, lag};
+use super::cursor::{Cursor, More};
 use super::etag::{self, Tag};
 use super::query::Takes;
 use super::routes::Answer;
@@ -26,14 +27,48 @@ use crate::table::{Ask, Error, Page, PageMemory, SnapshotId, Source, Table};
 pub(super) async fn records(State(shared): State<Arc<Shared>>, asked: Asked) -> Answer {
     let ask = asked.query(Takes::Pages, Source::Fragments)?;
     let status = asked.experiment(&shared)?;
-    let table = table(&shared, &status).await?;
-    if let Some(known) = known(&shared, &table, ask.source, &asked).await? {
+    let from = match asked.cursor() {
+        Some(text) => Some(
+            shared
+                .cursors
+                .taken(&text, &ask, &status, Timestamp::now())?,
+        ),
+        None => None,
+    };
+    // What a cursor leads to never changes: nothing is looked at to know it.
+    if let Some(known) = from.as_ref().and_then(|from| unchanged(from, &asked)) {
         return Ok(known);
     }
-    let page = shared.reader.read(&table, &ask).await?;
+    let table = table(&shared, &status).await?;
+    let page = match &from {
+        Some(from) => {
+            shared
+                .reader
+                .resume(&table, &from.pin, from.position, &ask)
+                .await?
+        }
+        None => {
+            if let Some(known) = known(&shared, &table, ask.source, &asked).await? {
+                return Ok(known);
+            }
+            shared.reader.read(&table, &ask).await?
+        }
+    };
+    let more = shared.cursors.next(&page, from.as_ref(), &ask, &status);
+    if let (More::Cursor(..), Some(next)) = (&more, &page.next) {
+        shared.reader.keep(&table, next);
+    }
+    let offset = from.map_or(ask.offset, |from| from.position.rows);
     let tag = Tag::of(&page.snapshot, &asked.uri);
-    let (body, memory) = written_aside(move || written(&ask, page, &status)).await?;
+    let ask = Ask { offset, ..ask };
+    let (body, memory) = written_aside(move || written(&ask, page, &status, &more)).await?;
     Ok(tag.on(sent(body.into(), JSON, memory)))
+}
+
+/// 304, where the caller has the page that a cursor leads to already.
+fn unchanged(from: &Cursor, asked: &Asked) -> Option<Response> {
+    let tag = Tag::by(&format!("{:032x}", from.pin.digest), &asked.uri);
+    tag.is_known(&asked.headers).then(|| tag.not_modified())
 }
 
 /// Writes rows, which takes a while where they are large: not on a thread that serves others.
@@ -64,6 +99,7 @@ fn written(
     ask: &Ask,
     page: Page,
     status: &ExperimentStatus,
+    more: &More,
 ) -> Result<(Vec<u8>, PageMemory), Error> {
     let mut body = b"{\"records\":[".to_vec();
     super::json::rows(&mut body, &page.batches)
@@ -73,6 +109,7 @@ fn written(
     members.insert("has_more".into(), page.has_more.into());
     members.insert("limit".into(), ask.limit.into());
     members.insert("offset".into(), ask.offset.into());
+    more.tell(&mut members);
     // The members' own braces: what follows the records are the members of one more object.
     let rest = Value::Object(members).to_string();
     body.extend(rest.as_bytes().get(1..).unwrap_or(b"}"));
@@ -169,10 +206,10 @@ pub(super) fn observed_lag(status: &ExperimentStatus) -> Value {
     })
 }
 
-/// How far `fragments` lags, as this read saw it.
+/// How far `fragments` lagged when the snapshot was taken.
 fn seen_lag(read: &Read) -> Value {
     let seconds = match read.oldest_pending {
-        Some(oldest) => lag(oldest, Timestamp::now()),
+        Some(oldest) => lag(oldest, read.snapshot.read_at),
         None => 0.0,
     };
     json!({

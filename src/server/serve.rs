@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::authority::{Authoriser, Caller, Open, Refused, Share, Shares, Sight};
 use super::catalog::Catalog;
+use super::cursor::{CursorKeys, Cursors};
 use super::guard::Guard;
 use super::problem::{Problem, StoreRefused};
 use super::{facts, generic, point, records, rollouts, routes, wait};
@@ -43,6 +44,8 @@ pub struct Config {
     pub per_caller: usize,
     /// Whether health and metrics are told here, to whoever asks; else they have an address of their own.
     pub operations: bool,
+    /// By how much the clocks of replicas, of the operator and of the store may differ: cursors end so much earlier.
+    pub skew: Duration,
     /// Bounds of reads.
     pub read: ReadLimits,
 }
@@ -56,6 +59,7 @@ impl Default for Config {
             waiting_per_caller: 256,
             per_caller: 16,
             operations: true,
+            skew: Duration::from_secs(30),
             read: ReadLimits::default(),
         }
     }
@@ -69,6 +73,7 @@ pub(super) struct Shared {
     pub authority: Arc<dyn Authoriser>,
     data: Turns,
     waits: Turns,
+    pub cursors: Cursors,
     deadline: Duration,
     guard: Guard,
 }
@@ -79,6 +84,7 @@ pub struct Server {
     authority: Arc<dyn Authoriser>,
     metrics: Arc<Metrics>,
     config: Config,
+    keys: CursorKeys,
 }
 
 impl Server {
@@ -89,12 +95,19 @@ impl Server {
             authority: Arc::new(Open),
             metrics,
             config,
+            keys: CursorKeys::default(),
         }
     }
 
     /// Lets in only whom `authority` does.
     pub fn authorised_by(mut self, authority: Arc<dyn Authoriser>) -> Self {
         self.authority = authority;
+        self
+    }
+
+    /// Signs cursors, and takes only those that are signed, with one of these keys.
+    pub fn with_cursor_keys(mut self, keys: CursorKeys) -> Self {
+        self.keys = keys;
         self
     }
 
@@ -116,6 +129,7 @@ impl Server {
             authority: self.authority,
             data: Turns::new(self.config.concurrent, self.config.per_caller),
             waits: Turns::new(self.config.waiting, self.config.waiting_per_caller),
+            cursors: Cursors::new(self.keys, self.config.deadline, self.config.skew),
             deadline: self.config.deadline,
             guard: Guard { loopback },
         });

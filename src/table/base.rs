@@ -109,6 +109,25 @@ impl Table {
         Ok(held.clone())
     }
 
+    /// An older base version.
+    ///
+    /// # Errors
+    /// `TableNotFound` where it is not there any more; the store's kinds.
+    pub(crate) async fn at_version(&self, version: u64) -> Result<Arc<Dataset>> {
+        let newest = self.seen().await;
+        // As in `open`: a broken manifest may make Lance panic.
+        let found = AssertUnwindSafe(newest.checkout_version(version)).catch_unwind();
+        match found.await {
+            Ok(Ok(found)) => {
+                refuse(&self.location, &found)?;
+                Ok(Arc::new(found))
+            }
+            Ok(Err(e)) if is_not_found(&e) => Err(Error::TableNotFound(self.location.uri.clone())),
+            Ok(Err(e)) => Err(Error::lance("open an older base version", e)),
+            Err(_panic) => Err(broken(&self.location)),
+        }
+    }
+
     /// The newest version in a session that shares no cache with any other.
     pub(crate) async fn open_aside(&self) -> Result<Dataset> {
         let builder = Stores::new(self.config.clone()).builder(&self.location)?;
@@ -141,7 +160,14 @@ impl Table {
 
 /// Whether two base versions are one: numbers recur when a table is made again.
 pub(crate) fn same_version(a: &Dataset, b: &Dataset) -> bool {
-    a.version_id() == b.version_id() && a.manifest_location().e_tag == b.manifest_location().e_tag
+    a.version_id() == b.version_id() && e_tag(a) == e_tag(b)
+}
+
+/// The e_tag of a base version's manifest, where the store gives one. A listing of files and a look at one do not always
+/// put it into quotes alike.
+pub(crate) fn e_tag(of: &Dataset) -> Option<&str> {
+    let told = of.manifest_location().e_tag.as_deref();
+    told.map(|tag| tag.trim_matches('"'))
 }
 
 /// The MemWAL index of a base version; `None` where it was never enabled, or dropped.

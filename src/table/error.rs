@@ -246,15 +246,22 @@ fn kind_of(doing: &'static str, e: &(dyn StdError + 'static)) -> Option<Error> {
 
 /// Whether an error says that an object is not there.
 pub(crate) fn is_not_found(e: &LanceError) -> bool {
-    if matches!(
-        e,
-        LanceError::NotFound { .. } | LanceError::DatasetNotFound { .. }
-    ) {
-        return true;
-    }
     let mut next: Option<&(dyn StdError + 'static)> = Some(e);
     while let Some(e) = next {
+        // Lance shares errors of its own through those of the store.
+        let mut own = e.downcast_ref::<LanceError>();
+        while let Some(LanceError::Shared { source }) = own {
+            own = Some(source);
+        }
+        if let Some(LanceError::NotFound { .. } | LanceError::DatasetNotFound { .. }) = own {
+            return true;
+        }
         if let Some(StoreError::NotFound { .. }) = e.downcast_ref::<StoreError>() {
+            return true;
+        }
+        // Files of this machine are read past the store.
+        let io = e.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|e| e.kind() == std::io::ErrorKind::NotFound) {
             return true;
         }
         next = e.source();
@@ -264,6 +271,9 @@ pub(crate) fn is_not_found(e: &LanceError) -> bool {
 
 /// Whether an error came from the store and not from what it holds.
 pub(crate) fn is_io(e: &LanceError) -> bool {
+    if is_not_found(e) {
+        return false;
+    }
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(e);
     while let Some(e) = next {
         if let Some(s) = e.downcast_ref::<StoreError>() {

@@ -49,6 +49,10 @@ mod told;
 mod versions;
 mod write;
 
+/// The longest time for which old files are kept for readers that may still hold a cursor to them: what a longer grace asks
+/// for beyond it holds for files, and not for cursors.
+pub const LONGEST_GRACE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
 pub use anomaly::{Anomaly, AnomalyKind};
 pub use backlog::total;
 pub use base::Table;
@@ -63,9 +67,9 @@ pub use merge::{Limits, Merged, Outcome};
 pub use observation::{BaseFacts, Observation, Pending, ShardView};
 pub use observe::Tracker;
 pub use read::{
-    Ask, Awaited, CONDITION_BYTES, Column, Count, Goal, KeyText, ORDER_COLUMNS, OrderBy, Page,
-    PageMemory, Payload, Point, ReadError, ReadLimits, Reader, ShardAt, SnapshotId, Source,
-    UnknownSource, Waited,
+    Ask, Awaited, CONDITION_BYTES, Column, Count, Goal, KeyText, Next, ORDER_COLUMNS, OrderBy,
+    Page, PageMemory, Payload, Pin, PinnedBase, PinnedShard, Place, Point, Position, ReadError,
+    ReadLimits, Reader, ShardAt, SnapshotId, Source, UnknownSource, Waited,
 };
 pub use reclaim::{ReclaimPolicy, Reclaimable, Reclaimed, reclaimable};
 pub use shard::{ShardFault, ShardState};

@@ -23,15 +23,18 @@ mod merged;
 mod ordered;
 mod payload;
 mod pending;
+mod pinned;
 mod point;
+mod remembered;
+mod reopened;
 mod rows;
 mod snapshots;
 mod source;
 mod texts;
 mod wait;
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use arrow_array::RecordBatch;
@@ -48,17 +51,18 @@ pub use self::identity::{ShardAt, SnapshotId};
 use self::ordered::Order;
 pub use self::ordered::{ORDER_COLUMNS, OrderBy};
 pub use self::payload::Payload;
-use self::pending::{Chosen, Held, Wanted};
+use self::pending::{Chosen, Wanted};
+pub use self::pinned::{Next, Pin, PinnedBase, PinnedShard, Place, Position};
 pub use self::point::{KeyText, Point};
+use self::remembered::Tables;
+use self::reopened::Views;
 use self::rows::Shape;
-use self::snapshots::Seen;
 pub use self::source::{Source, UnknownSource};
-use self::wait::Newest;
 pub use self::wait::{Awaited, Goal, Waited};
 use super::base::Table;
 use super::error::Error;
+use super::generation::Generation;
 use super::snapshot::{ShardPending, Snapshot};
-use super::store::Location;
 
 /// The budget by which the base's keys are scanned: the least by which that is not slower.
 const SCAN_BYTES: u64 = 64 << 20;
@@ -108,6 +112,8 @@ pub struct Page {
     pub generations_read: usize,
     /// When the oldest of them was flushed, by the store's clock; `None` where there is none.
     pub oldest_pending: Option<Timestamp>,
+    /// How to go on from here, in this very snapshot; `None` on the last page.
+    pub next: Option<Next>,
     /// The page's part of what all pages may hold.
     pub memory: PageMemory,
 }
@@ -128,20 +134,10 @@ impl PageMemory {
 /// Pages and counts rows of tables. One for the process: what it remembers is kept per location and credentials.
 pub struct Reader {
     limits: ReadLimits,
-    tables: Mutex<Vec<(Location, Arc<Remembered>)>>,
+    tables: Mutex<Tables>,
+    views: Views,
     /// KiB that pages may still take.
     pages: Arc<Semaphore>,
-}
-
-/// What is remembered of one table.
-#[derive(Default)]
-struct Remembered {
-    seen: Seen,
-    /// For those who wait.
-    newest: Newest,
-    /// One builds at a time, the others wait for what it builds.
-    held: tokio::sync::Mutex<Held>,
-    bytes: AtomicU64,
 }
 
 /// What a source is made of at one snapshot.
@@ -150,6 +146,8 @@ struct View {
     fragments: Option<Arc<Fragments>>,
     chosen: Option<Arc<Chosen>>,
     id: SnapshotId,
+    /// How it is named to come back to it; `None` where nobody does.
+    pin: Option<Pin>,
 }
 
 /// Rows that were chosen for a page, and whether there are more after them.
@@ -159,6 +157,8 @@ struct Picked {
     base: Vec<u64>,
     pending: Vec<Wanted>,
     more: bool,
+    /// The place after the last of them, where they were chosen by their values.
+    next: Option<Place>,
 }
 
 impl Picked {
@@ -191,6 +191,7 @@ impl View {
             base,
             fragments: None,
             chosen: None,
+            pin: None,
         }
     }
 
@@ -223,14 +224,17 @@ impl View {
             batches,
             has_more,
             snapshot: self.id.clone(),
-            generations_read: self.generations(),
+            generations_read: self.generations().len(),
             oldest_pending: self.oldest(),
+            next: None,
             memory: budget.memory(),
         }
     }
 
-    fn generations(&self) -> usize {
-        self.chosen.as_ref().map_or(0, |c| c.parts.len())
+    /// The pending generations, shard by shard, oldest first.
+    fn generations(&self) -> impl ExactSizeIterator<Item = &Generation> {
+        let parts = self.chosen.as_ref().map_or(&[][..], |c| &c.parts);
+        parts.iter().map(|p| &p.keys.generation)
     }
 
     fn oldest(&self) -> Option<Timestamp> {
@@ -252,6 +256,7 @@ impl Reader {
         Self {
             limits,
             tables: Mutex::default(),
+            views: Views::default(),
             pages: Arc::new(Semaphore::new((limits.pages_bytes >> 10) as usize)),
         }
     }
@@ -289,13 +294,17 @@ impl Reader {
     /// that cannot be read (never an answer without its rows); what the table says.
     pub async fn read(&self, table: &Table, ask: &Ask) -> Result<Page, ReadError> {
         let begun = Instant::now();
-        let view = self.view(table, ask.source, begun, false).await?;
-        let error = match self.rows(table, &view, ask).await {
+        let from = Position {
+            rows: ask.offset,
+            place: None,
+        };
+        let view = Arc::new(self.view(table, ask.source, begun, false).await?);
+        let error = match self.rows(table, &view, ask, from).await {
             Ok(page) => return Ok(page),
             Err(e) => e,
         };
-        let again = self.again(table, ask.source, &view, error).await?;
-        self.rows(table, &again, ask).await
+        let again = Arc::new(self.again(table, ask.source, &view, error).await?);
+        self.rows(table, &again, ask, from).await
     }
 
     /// Another view, once, after an error that may come from files that were merged, drained and reclaimed, or cleaned up,
@@ -342,9 +351,10 @@ impl Reader {
                 counted(table, &view, ask).await?
             }
         };
+        let generations_read = view.generations().len();
         Ok(Count {
             rows,
-            generations_read: view.generations(),
+            generations_read,
             oldest_pending: view.oldest(),
             snapshot: view.id,
         })
@@ -390,9 +400,11 @@ impl Reader {
             let read_at = Timestamp::now();
             let base = table.latest().await?;
             let fragments = Fragments::of(&base, &Hidden::nothing()).await?;
+            let view = View::of_base(base, read_at);
             return Ok(View {
                 fragments: Some(Arc::new(fragments)),
-                ..View::of_base(base, read_at)
+                pin: Some(Pin::of_base(&view.base, &view.id)),
+                ..view
             });
         }
         match self.union(table, source, begun, afresh).await {
@@ -419,8 +431,10 @@ impl Reader {
         drop(held);
         self.make_room(table.location());
         let (chosen, fragments) = done?;
+        remembered.chose(&chosen);
         let id = SnapshotId::of(&snapshot);
         Ok(View {
+            pin: Some(Pin::of(&snapshot, &id, source)),
             base: snapshot.base,
             fragments,
             chosen: Some(chosen),
@@ -428,50 +442,58 @@ impl Reader {
         })
     }
 
-    async fn rows(&self, table: &Table, view: &View, ask: &Ask) -> Result<Page, ReadError> {
+    async fn rows(
+        &self,
+        table: &Table,
+        view: &Arc<View>,
+        ask: &Ask,
+        from: Position,
+    ) -> Result<Page, ReadError> {
         let shape = Shape::of(view.base.schema(), ask.columns.as_deref())?;
         let filter = Filter::of(view.base.schema(), ask)?;
         let order = Order::of(view.base.schema(), &ask.order)?;
         let mut budget = rows::Budget::new(&self.limits, self.pages.clone());
         if !ask.order.is_empty() {
-            let picked = ordered::pick(table, view, &filter, &order, ask, &mut budget).await?;
+            let ask = Ask {
+                offset: from.rows,
+                ..ask.clone()
+            };
+            let picked = ordered::pick(table, view, &filter, &order, &ask, &mut budget).await?;
             let (picked, sequence) = picked;
             let batches = picked.read(table, view, &shape, &mut budget).await?;
             let batches = ordered::arrange(&batches, &sequence);
-            return Ok(view.page(batches, picked.more, budget));
+            return Ok(paged(view, batches, &picked, from, budget));
         }
         let picked = match filter.is_empty() {
-            true => view.picked(ask.limit, ask.offset, &mut budget).await?,
+            true => view.picked(ask.limit, from.rows, &mut budget).await?,
             // Late: which rows they are is found in the columns that are asked for, then only those rows are read.
-            false => matching::pick(table, view, &filter, ask, &mut budget).await?,
+            false => matching::pick(table, view, &filter, ask.limit, from, &mut budget).await?,
         };
         let batches = picked.read(table, view, &shape, &mut budget).await?;
-        Ok(view.page(batches, picked.more, budget))
+        Ok(paged(view, batches, &picked, from, budget))
     }
+}
 
-    /// What is remembered of a table, made the most recently used.
-    fn remembered(&self, location: &Location) -> Arc<Remembered> {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let entry = match tables.iter().position(|(l, _)| l == location) {
-            Some(at) => tables.remove(at),
-            None => (location.clone(), Arc::default()),
-        };
-        let remembered = entry.1.clone();
-        tables.push(entry);
-        remembered
-    }
-
-    /// Forgets the least recently used tables until what is remembered fits; never the one in use.
-    fn make_room(&self, in_use: &Location) {
-        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = |r: &Remembered| r.bytes.load(Ordering::Relaxed);
-        let mut total: u64 = tables.iter().map(|(_, r)| bytes(r)).sum();
-        while total > self.limits.key_bytes {
-            let Some(at) = tables.iter().position(|(l, r)| l != in_use && bytes(r) > 0) else {
-                return;
-            };
-            total -= bytes(&tables.remove(at).1);
-        }
+/// A page, and how it is gone on from.
+fn paged(
+    view: &Arc<View>,
+    batches: Vec<RecordBatch>,
+    picked: &Picked,
+    from: Position,
+    budget: rows::Budget,
+) -> Page {
+    let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
+    let next = view.pin.clone().filter(|_| picked.more).map(|pin| Next {
+        pin,
+        position: Position {
+            rows: from.rows.saturating_add(rows as u64),
+            place: picked.next,
+        },
+        view: view.clone(),
+    });
+    Page {
+        next,
+        ..view.page(batches, picked.more, budget)
     }
 }
 

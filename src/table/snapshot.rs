@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use lance::Dataset;
 use uuid::Uuid;
 
-use super::base::{Table, details, watermarks};
+use super::base::{Table, details, e_tag, watermarks};
 use super::error::{Error, Result};
 use super::generation::Generation;
 use super::shard::{self, Newest, ShardFault, ShardState};
@@ -221,6 +221,26 @@ impl Snapshot {
         listing.with_base(table).await
     }
 
+    /// A snapshot that was taken before, of the manifests that it read, each with whether all that it lists was pending.
+    pub(crate) async fn again(
+        base: Arc<Dataset>,
+        shards: Vec<(ShardState, bool)>,
+        read_at: Timestamp,
+        across_shards: bool,
+    ) -> Result<Self> {
+        let (states, whole): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
+        let faults = vec![];
+        let listing = Listing::of(Newest { states, faults }, read_at);
+        let mut snapshot = listing.with(base).await?;
+        snapshot.across_shards = across_shards;
+        for (shard, whole) in snapshot.shards.iter_mut().zip(whole) {
+            if whole {
+                shard.show_merged();
+            }
+        }
+        Ok(snapshot)
+    }
+
     /// The base version's number.
     pub fn version(&self) -> u64 {
         self.base.version_id()
@@ -228,7 +248,7 @@ impl Snapshot {
 
     /// The base version's e_tag, where the store gives one: numbers recur when a table is made again.
     pub fn e_tag(&self) -> Option<&str> {
-        self.base.manifest_location().e_tag.as_deref()
+        e_tag(&self.base)
     }
 
     /// Every pending generation that is known, shard by shard, oldest first.

@@ -24,7 +24,8 @@ use super::shard;
 /// A shard that moved is surveyed again after so long: for what a crash or another process left behind.
 pub const SURVEY_EVERY: Duration = Duration::from_secs(3600);
 
-/// Lance prunes no shard manifest younger than this.
+/// A shard manifest goes once its successor is older than this: until then a reader may hold a cursor to what it lists.
+/// Longer than any cursor lives ([`LONGEST_GRACE`](super::LONGEST_GRACE)), and than Lance keeps every manifest.
 const PRUNE_AGE: Duration = Duration::from_secs(24 * 3600 + 600);
 /// Fewer prunable manifests than this are not worth the requests.
 const PRUNE_AT_LEAST: usize = 64;
@@ -261,10 +262,12 @@ fn prunable(
     let newest = *times.keys().next_back()?;
     let needed = memory.waiting.values().map(|w| w.version).min();
     let keep = needed.unwrap_or(newest).min(newest);
+    // Of the manifests that are old themselves the last may have been the newest until a moment ago: it stays.
     let old = times
-        .range(..keep)
-        .filter(|(_, at)| clock.age(**at) >= PRUNE_AGE);
-    (old.count() >= PRUNE_AT_LEAST).then_some(keep)
+        .range(..=keep)
+        .take_while(|(_, at)| clock.age(**at) >= PRUNE_AGE);
+    let (count, last) = old.fold((0, None), |(n, _), (version, _)| (n + 1, Some(*version)));
+    last.filter(|_| count > PRUNE_AT_LEAST)
 }
 
 /// When a directory left its manifest.
@@ -341,6 +344,26 @@ impl<'a> History<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_shard_manifest_that_was_the_newest_until_a_moment_ago_is_not_pruned() {
+        let at = |hour: i64| Timestamp::from_second(hour * 3600).unwrap();
+        let clock = StoreClock::new();
+        let idle = |last: i64| (1..=100).map(move |v| (v, at(v as i64 / 50 + last)));
+        let all = |times: &mut dyn Iterator<Item = (u64, Timestamp)>| times.collect();
+        let memory = ShardMemory::default();
+        let keep = |times: BTreeMap<u64, Timestamp>| prunable(&times, &memory, &clock);
+        clock.saw(at(200));
+        // Nobody wrote for days: every one but the newest has a successor that is old.
+        assert_eq!(keep(all(&mut idle(0))), Some(100));
+        // One was written now: the one before it was read as the newest a moment ago.
+        let now = (101, at(200));
+        assert_eq!(keep(all(&mut idle(0).chain([now]))), Some(100));
+        assert_eq!(keep(all(&mut idle(180).chain([now]))), None);
+        // Few are not worth it.
+        assert_eq!(keep(all(&mut idle(0).take(64))), None);
+        assert_eq!(keep(all(&mut idle(0).take(65))), Some(65));
+    }
 
     #[test]
     fn only_names_that_lance_gives_to_generations_are_generations() {

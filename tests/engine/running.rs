@@ -58,6 +58,7 @@ pub fn table(name: &str, t: &Fixture, policy: Policy) -> TableSpec {
         policy,
         suspended: false,
         acknowledged: vec![],
+        grace_before: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The world of reads: real tables, read by source and served over a real socket.
 //!
 //! Lives here: that every source is what a model outside Lance says, whatever merges and drains run beside, and what the
-//! server answers to whom. May use: the library's table room, server and telemetry, the shared fixtures. Never: a sleep,
+//! server answers to whom. May use: the library's table room, engine, server and telemetry, the shared fixtures. Never: a sleep,
 //! Kubernetes, or a look into the server's memory.
 
 #[path = "../table/faults.rs"]
@@ -12,12 +12,16 @@ mod fixtures;
 #[path = "../table/mergers.rs"]
 #[allow(dead_code)]
 mod mergers;
+#[path = "../engine/running.rs"]
+#[allow(dead_code)]
+mod running;
 
 mod answers;
 mod beside;
 mod callers;
 mod columns;
 mod conditions;
+mod cursors;
 mod dictionaries;
 mod doors;
 mod floats;
@@ -32,3 +36,4 @@ mod served;
 mod sources;
 mod undecided;
 mod waits;
+mod walks;

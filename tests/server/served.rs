@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use freshet::server::{Authoriser, Catalog, Config, ExperimentStatus, Open, Server, Unopened};
+use freshet::server::{
+    Authoriser, Catalog, Config, CursorKeys, ExperimentStatus, Open, Server, Unopened,
+};
 use freshet::table::{Location, Stores, StoresConfig, Table};
 use freshet::telemetry::Metrics;
 use serde_json::Value;
@@ -36,6 +38,17 @@ impl Tables {
     pub fn with(mut self, status: ExperimentStatus) -> Self {
         self.experiments.insert(status.name.clone(), status);
         self
+    }
+
+    /// A table whose files are kept for readers for so many seconds.
+    pub fn with_kept(self, name: &str, uri: &str, grace: f64) -> Self {
+        self.with(ExperimentStatus {
+            name: name.into(),
+            namespace: "alder".into(),
+            uri: uri.into(),
+            grace_seconds: Some(grace),
+            ..Default::default()
+        })
     }
 
     pub fn with_table(self, name: &str, uri: &str) -> Self {
@@ -87,7 +100,7 @@ impl Served {
     }
 
     pub async fn with(tables: Tables, config: Config) -> Self {
-        Self::for_callers(tables, config, Arc::new(Open)).await
+        Self::made(tables, config, Arc::new(Open), CursorKeys::default()).await
     }
 
     /// One that lets in whom `authority` does.
@@ -96,11 +109,25 @@ impl Served {
         config: Config,
         authority: Arc<dyn Authoriser>,
     ) -> Self {
+        Self::made(tables, config, authority, CursorKeys::default()).await
+    }
+
+    /// One whose cursors are signed.
+    pub async fn signing(tables: Tables, config: Config, keys: CursorKeys) -> Self {
+        Self::made(tables, config, Arc::new(Open), keys).await
+    }
+
+    async fn made(
+        tables: Tables,
+        config: Config,
+        authority: Arc<dyn Authoriser>,
+        keys: CursorKeys,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (metrics, tables) = (Arc::new(Metrics::new()), Arc::new(tables));
         let stop = CancellationToken::new();
-        let server = Server::new(tables.clone(), metrics.clone(), config);
+        let server = Server::new(tables.clone(), metrics.clone(), config).with_cursor_keys(keys);
         let server = server.authorised_by(authority);
         let task = tokio::spawn(server.serve(listener, stop.clone()));
         Self {

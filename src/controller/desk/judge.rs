@@ -112,7 +112,8 @@ impl Desk {
             Permit::Needs(Need::Secret(_)) => Verdict::Waits("Its Secret is being read."),
             Permit::Refused(refusal, said) => Verdict::Refused(Cause::Plan(reason(refusal)), said),
             Permit::Opens(credentials) => {
-                let table = specs::table(id, &spec.experiment, &spec.effective, credentials);
+                let mut table = specs::table(id, &spec.experiment, &spec.effective, credentials);
+                table.grace_before = row.grace_before;
                 Verdict::Allowed(Box::new(table))
             }
         })

@@ -1,16 +1,61 @@
 //! A generation's own manifest, and the dataset that it describes.
 //!
-//! Lives here: decoding the one manifest that a generation has, and opening the generation by it. May use: Lance's dataset.
+//! Lives here: decoding the one manifest that a generation has, opening the generation by it, and whether its files are
+//! all there. May use: Lance's dataset.
 //! Never: a newer version, or another base, that somebody put into the generation's directory (contract 21).
 
 use bytes::Bytes;
 use lance::Dataset;
 use lance::dataset::builder::DatasetBuilder;
+use lance_io::object_store::ObjectStore;
 use lance_table::format::{Manifest, pb};
+use lance_table::io::commit::ManifestNamingScheme;
+use lance_table::io::deletion::deletion_file_path;
+use object_store::path::Path;
+use object_store::{Error as StoreError, ObjectStoreExt as _};
 use prost::Message;
 
-use super::super::error::Result;
+use super::super::error::{Error, Result};
 use super::{Generation, VERSION};
+
+impl Generation {
+    /// Whether its manifest and every file that it names are there. A manifest that cannot be read names none.
+    ///
+    /// # Errors
+    /// The store's kinds.
+    pub(crate) async fn is_there(&self, store: &ObjectStore, table: &Path) -> Result<bool> {
+        const DOING: &str = "look for a generation's files";
+        let dir = self.dir(table);
+        let bytes = match store
+            .inner
+            .get(&ManifestNamingScheme::V2.manifest_path(&dir, VERSION))
+            .await
+        {
+            Ok(got) => got.bytes().await.map_err(|e| Error::store(DOING, e))?,
+            Err(StoreError::NotFound { .. }) => return Ok(false),
+            Err(e) => return Err(Error::store(DOING, e)),
+        };
+        let Ok(manifest) = decode(self, &bytes) else {
+            return Ok(true);
+        };
+        for fragment in manifest.fragments.iter() {
+            let data = fragment
+                .files
+                .iter()
+                .map(|f| dir.clone().join("data").join(f.path.as_str()));
+            let deletions = fragment.deletion_file.iter();
+            let deletions = deletions.map(|d| deletion_file_path(&dir, fragment.id, d));
+            for file in data.chain(deletions) {
+                match store.inner.head(&file).await {
+                    Ok(_) => {}
+                    Err(StoreError::NotFound { .. }) => return Ok(false),
+                    Err(e) => return Err(Error::store(DOING, e)),
+                }
+            }
+        }
+        Ok(true)
+    }
+}
 
 /// Decodes a manifest file.
 pub(super) fn decode(generation: &Generation, file: &Bytes) -> Result<Manifest> {

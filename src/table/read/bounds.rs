@@ -94,6 +94,12 @@ pub enum ReadError {
         /// The bound.
         limit: u64,
     },
+    /// A snapshot that was read before is not there any more.
+    #[error("the snapshot cannot be read any more: {what}; start again without the cursor")]
+    SnapshotGone {
+        /// What of it.
+        what: &'static str,
+    },
     /// What the table says.
     #[error(transparent)]
     Table(#[from] Error),
@@ -114,6 +120,7 @@ impl ReadError {
             ReadError::TooDeep { .. } => "TooDeep",
             ReadError::BadKey { .. } => "BadKey",
             ReadError::PayloadTooLarge { .. } => "PayloadTooLarge",
+            ReadError::SnapshotGone { .. } => "SnapshotGone",
             ReadError::Table(e) => e.reason(),
         }
     }
@@ -129,6 +136,7 @@ impl ReadError {
             | ReadError::BadOrder { .. }
             | ReadError::TooDeep { .. }
             | ReadError::BadKey { .. }
+            | ReadError::SnapshotGone { .. }
             | ReadError::PayloadTooLarge { .. } => Class::UserFault,
             ReadError::Busy { .. } => Class::Transient,
             ReadError::Table(e) => e.class(),

@@ -9,6 +9,7 @@ use lance::Dataset;
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::super::base::e_tag;
 use super::super::snapshot::Snapshot;
 
 /// One shard of a snapshot.
@@ -44,7 +45,7 @@ impl SnapshotId {
     pub(super) fn of_base(base: &Dataset, read_at: Timestamp) -> Self {
         Self {
             version: base.version_id(),
-            e_tag: base.manifest_location().e_tag.clone(),
+            e_tag: e_tag(base).map(str::to_string),
             shards: None,
             across_shards: None,
             read_at,
@@ -80,17 +81,14 @@ impl SnapshotId {
 fn seen(base: &Dataset) -> Xxh3 {
     let mut seen = Xxh3::new();
     seen.update(&base.version_id().to_le_bytes());
-    text(
-        &mut seen,
-        base.manifest_location().e_tag.as_deref().unwrap_or(""),
-    );
+    text(&mut seen, e_tag(base).unwrap_or(""));
     // A store without e_tags: the time at which the version was made tells it from one of the same number.
     seen.update(&base.manifest().timestamp_nanos.to_le_bytes());
     seen
 }
 
 /// Adds a text with its length, so that two of them never run together.
-fn text(seen: &mut Xxh3, text: &str) {
+pub(super) fn text(seen: &mut Xxh3, text: &str) {
     seen.update(&(text.len() as u64).to_le_bytes());
     seen.update(text.as_bytes());
 }

@@ -26,7 +26,7 @@ use super::super::mapping::Mapping;
 use super::filter::Filter;
 use super::pending::Live;
 use super::rows::{Budget, part};
-use super::{Ask, Picked, ReadError, View};
+use super::{Picked, Place, Position, ReadError, View};
 
 /// Fragments that are looked through first; how many next goes up, so that a page near the start costs little and one
 /// at the end asks an index only a few times.
@@ -63,15 +63,18 @@ pub(super) async fn pick(
     table: &Table,
     view: &View,
     filter: &Filter,
-    ask: &Ask,
+    limit: usize,
+    from: Position,
     budget: &mut Budget,
 ) -> std::result::Result<Picked, ReadError> {
+    // With a place to begin at, what comes before it needs no counting off.
+    let start = if from.place.is_some() { 0 } else { from.rows };
     let mut window = Window {
-        start: ask.offset,
-        end: ask.offset.saturating_add(ask.limit as u64),
+        start,
+        end: start.saturating_add(limit as u64),
         seen: 0,
     };
-    walk(table, view, filter, &mut window, Some(budget)).await
+    walk(table, view, filter, &mut window, from.place, Some(budget)).await
 }
 
 /// How many rows pass.
@@ -85,38 +88,53 @@ pub(super) async fn count(
         end: u64::MAX,
         seen: 0,
     };
-    walk(table, view, filter, &mut window, None).await?;
+    walk(table, view, filter, &mut window, None, None).await?;
     Ok(window.seen)
 }
 
-/// Walks over the source until the window is over; without a budget no row is picked.
+/// Walks over the source, from its start or from a place, until the window is over; without a budget no row is picked.
 async fn walk(
     table: &Table,
     view: &View,
     filter: &Filter,
     window: &mut Window,
+    from: Option<Place>,
     mut budget: Option<&mut Budget>,
 ) -> std::result::Result<Picked, ReadError> {
     let mut picked = Picked::default();
-    of_base(view, filter, window, &mut picked, budget.as_deref_mut()).await?;
+    let in_base = from.is_none_or(|p| !p.pending);
+    if in_base {
+        of_base(
+            view,
+            filter,
+            window,
+            from,
+            &mut picked,
+            budget.as_deref_mut(),
+        )
+        .await?;
+    }
     if let Some(chosen) = &view.chosen {
-        let looks: Vec<_> = chosen
-            .parts
+        let first = from.filter(|p| p.pending);
+        let mut at = first.map_or(0, |p| p.part as usize).min(chosen.parts.len());
+        let looks: Vec<_> = chosen.parts[at..]
             .iter()
             .map(|part| of_generation(table, &view.base, part, filter).boxed())
             .collect();
         let mut looks = stream::iter(looks).buffered(AT_ONCE);
-        let mut at = 0;
         while !window.is_over() {
-            let Some(offsets) = looks.try_next().await? else {
+            let Some(mut offsets) = looks.try_next().await? else {
                 break;
             };
+            if let Some(first) = first.filter(|p| p.part as usize == at) {
+                offsets.retain(|offset| *offset >= first.row);
+            }
             let taken = window.next(offsets.len() as u64);
             if let Some(budget) = budget.as_deref_mut().filter(|_| !taken.is_empty()) {
                 budget.places(taken.len() as u64)?;
-                picked
-                    .pending
-                    .push(chosen.parts[at].wanted(offsets[taken].to_vec()));
+                let offsets = offsets[taken].to_vec();
+                picked.next = offsets.last().map(|last| after(true, at, *last));
+                picked.pending.push(chosen.parts[at].wanted(offsets));
             }
             at += 1;
         }
@@ -125,10 +143,20 @@ async fn walk(
     Ok(picked)
 }
 
+/// The place after a row.
+fn after(pending: bool, part: usize, row: u32) -> Place {
+    Place {
+        pending,
+        part: u32::try_from(part).unwrap_or(u32::MAX),
+        row: row.saturating_add(1),
+    }
+}
+
 async fn of_base(
     view: &View,
     filter: &Filter,
     window: &mut Window,
+    from: Option<Place>,
     picked: &mut Picked,
     mut budget: Option<&mut Budget>,
 ) -> std::result::Result<(), ReadError> {
@@ -140,7 +168,7 @@ async fn of_base(
         Some(_) => FIRST,
         None => fragments.len(),
     };
-    let mut at = 0;
+    let mut at = from.map_or(0, |p| p.part as usize);
     while at < fragments.len() && !window.is_over() {
         let group = together_within(&fragments[at..], together);
         let mut scan = view.base.scan();
@@ -154,17 +182,23 @@ async fn of_base(
         let found = addresses(scan).await?;
         let found: HashMap<u32, &RoaringBitmap> = found.bitmaps().collect();
         // In the order of the fragments, which is not that of their numbers after a compaction.
-        for id in group.iter().map(|f| f.id as u32) {
+        for (part, id) in group.iter().map(|f| f.id as u32).enumerate() {
             let Some(rows) = found.get(&id) else {
                 continue;
             };
-            let rows = shown.shown(id, rows);
+            let mut rows = shown.shown(id, rows);
+            if let Some(first) = from.filter(|p| p.part as usize == at + part) {
+                rows.remove_range(..first.row);
+            }
             let taken = window.next(rows.len());
             if let Some(budget) = budget.as_deref_mut().filter(|_| !taken.is_empty()) {
                 budget.places(taken.len() as u64)?;
                 let offsets = rows.iter().skip(taken.start).take(taken.len());
                 let address = |offset| u64::from(id) << 32 | u64::from(offset);
                 picked.base.extend(offsets.map(address));
+                // An address ends in the row's offset.
+                let last = picked.base.last().map(|address| *address as u32);
+                picked.next = last.map(|row| after(false, at + part, row));
             }
         }
         at += group.len();

@@ -16,7 +16,7 @@ use roaring::RoaringBitmap;
 use tokio::sync::Semaphore;
 use uuid::Uuid;
 
-use super::super::base::{Table, key_fields};
+use super::super::base::{Table, e_tag, key_fields};
 use super::super::error::{Error, Result};
 use super::super::find::{Found, Within, find};
 use super::super::generation::{Facts, Generation};
@@ -119,6 +119,7 @@ fn path(generation: &Generation) -> Path {
 }
 
 /// What base rows are hidden, and by which generations' keys.
+#[derive(Clone)]
 struct Over {
     base: (u64, Option<String>, u128),
     covered: BTreeSet<Path>,
@@ -139,6 +140,17 @@ impl Held {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Keys that are held, here or for others, for one look at another snapshot.
+    pub fn seed(&self, others: Vec<Arc<Keys>>) -> Self {
+        let mut keys = self.keys.clone();
+        keys.extend(others.into_iter().map(|k| (path(&k.generation), k)));
+        Self {
+            keys,
+            over: self.over.clone(),
+            ..Default::default()
+        }
     }
 
     /// What a source is made of at a snapshot: the pending rows that live, and for `all` the base rows that are shown.
@@ -286,7 +298,7 @@ impl Held {
         let base = &snapshot.base;
         let identity = (
             base.version_id(),
-            base.manifest_location().e_tag.clone(),
+            e_tag(base).map(str::to_string),
             base.manifest().timestamp_nanos,
         );
         let covered: BTreeSet<Path> = chosen
