@@ -157,6 +157,10 @@ struct Tally {
     whole: AtomicU64,
     pages: AtomicU64,
     expired: AtomicU64,
+    /// Base versions that were removed meanwhile.
+    versions: AtomicU64,
+    /// Whether files of every sort were deleted by now: walks go on until then.
+    deleted: AtomicBool,
 }
 
 struct Walker {
@@ -254,8 +258,8 @@ impl Walker {
 }
 
 /// Removes old base versions as soon as the grace allows it.
-async fn clean(table: freshet::table::Table, ended: Arc<AtomicBool>) -> u64 {
-    let (mut tracker, mut memory, mut gone) = (Tracker::new(), VersionsMemory::default(), 0);
+async fn clean(table: freshet::table::Table, tally: Arc<Tally>, ended: Arc<AtomicBool>) {
+    let (mut tracker, mut memory) = (Tracker::new(), VersionsMemory::default());
     while !ended.load(Ordering::Relaxed) {
         tracker.refresh();
         let (observation, _) = tracker.observe(&table).await.unwrap();
@@ -263,10 +267,10 @@ async fn clean(table: freshet::table::Table, ended: Arc<AtomicBool>) -> u64 {
         let done = table
             .clean_versions(&observation, &policy, &mut memory)
             .await;
-        gone += done.unwrap().versions;
+        let gone = done.unwrap().versions;
+        tally.versions.fetch_add(gone, Ordering::Relaxed);
         tokio::task::yield_now().await;
     }
-    gone
 }
 
 async fn beside_everything(kept: Kept, spec: Spec, seed: u64, walks: u64) {
@@ -301,14 +305,14 @@ async fn beside_everything(kept: Kept, spec: Spec, seed: u64, walks: u64) {
             };
             tokio::spawn(async move {
                 let (mut done, mut n) = (0, 0);
-                while done < walks {
+                while done < walks || !walker.tally.deleted.load(Ordering::Relaxed) {
                     let whole = walker.walk(seed * 1_000_000 + at * 100_000 + n).await;
                     (done, n) = (done + u64::from(whole), n + 1);
                 }
             })
         })
         .collect();
-    let cleaning = tokio::spawn(clean(open(&t).await, ended.clone()));
+    let cleaning = tokio::spawn(clean(open(&t).await, tally.clone(), ended.clone()));
     let mut round = 0;
     while !walking.iter().all(|w| w.is_finished()) {
         round += 1;
@@ -323,28 +327,28 @@ async fn beside_everything(kept: Kept, spec: Spec, seed: u64, walks: u64) {
         // As fast as merges follow, so that there is something of everything.
         let behind =
             |s: &freshet::engine::TableStatus| s.pending_generations.is_some_and(|n| n <= 6);
-        engine.until("maze", behind).await;
+        let status = engine.until("maze", behind).await;
+        let versions = tally.versions.load(Ordering::Relaxed);
+        let deleted = status.reclaimed > 0 && versions > 0;
+        tally.deleted.fetch_or(deleted, Ordering::Relaxed);
     }
     for walk in walking {
         walk.await.unwrap();
     }
     ended.store(true, Ordering::Relaxed);
-    let versions = cleaning.await.unwrap();
+    cleaning.await.unwrap();
     let status = engine.until_fresh("maze").await;
     let count = |n: &AtomicU64| n.load(Ordering::Relaxed);
     println!(
-        "{} walks, {} pages, {} expired; {round} rounds, {} generations merged, {} directories reclaimed, {versions} versions removed",
+        "{} walks, {} pages, {} expired; {round} rounds, {} generations merged, {} directories reclaimed, {} versions removed",
         count(&tally.whole),
         count(&tally.pages),
         count(&tally.expired),
         status.merged_generations,
-        status.reclaimed
+        status.reclaimed,
+        count(&tally.versions)
     );
-    assert_eq!(count(&tally.whole), 3 * walks);
-    assert!(
-        status.reclaimed > 0 && versions > 0,
-        "nothing was deleted meanwhile"
-    );
+    assert!(count(&tally.whole) >= 3 * walks);
     assert!(t.verdict().await.is_sound());
     engine.engine.stop().await;
 }
