@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, TableSpec};
 use super::entry::Entry;
-use super::grace::Grace;
+use super::grace::Graces;
 use super::look::Seen;
 use super::pace::Pace;
 use super::status::Statuses;
@@ -77,7 +77,7 @@ impl Engine {
             told,
             budgets,
             entries: BTreeMap::new(),
-            graces: BTreeMap::new(),
+            graces: Graces::default(),
             retired: BTreeMap::new(),
             incarnations: 0,
             works: JoinSet::new(),
@@ -163,8 +163,7 @@ struct Dispatcher {
     told: watch::Sender<Statuses>,
     budgets: Budgets,
     entries: BTreeMap<TableId, Entry>,
-    /// The graces of tables that are gone, until they have passed: they may come again.
-    graces: BTreeMap<TableId, Grace>,
+    graces: Graces,
     /// What still runs on tables that are gone, by incarnation.
     retired: BTreeMap<u64, Vec<Running>>,
     incarnations: u64,
@@ -231,7 +230,6 @@ impl Dispatcher {
         let (told, before) = (Timestamp::now(), self.clock);
         self.clock = super::views::follow(before, told);
         if self.clock < before {
-            tracing::warn!(from = %before, to = %told, "the clock was set back");
             self.entries.values_mut().for_each(|e| e.set_back(told));
         }
         self.clock
@@ -253,9 +251,8 @@ impl Dispatcher {
                 began,
                 result,
             } => {
-                let config = self.config.clone();
                 if let Some(entry) = current(&mut self.entries, &table, incarnation) {
-                    looked(entry, &config, began, result, now);
+                    looked(entry, &self.config, began, result, now);
                 }
             }
             Event::Ended {
@@ -268,18 +265,14 @@ impl Dispatcher {
     }
 
     fn set(&mut self, specs: Vec<TableSpec>) {
-        let at = Instant::now();
-        self.graces
-            .retain(|_, grace| grace.in_force(at) > Duration::ZERO);
         let named: BTreeMap<&TableId, &TableSpec> = specs.iter().map(|s| (&s.id, s)).collect();
         let gone = self.entries.extract_if(.., |id, entry| {
             let (now, then) = (named.get(id), &entry.held.spec);
             !now.is_some_and(|s| s.location == then.location && s.acknowledged == then.acknowledged)
         });
-        for (id, mut entry) in gone {
+        for (id, entry) in gone {
             entry.cancel.cancel();
-            entry.grace.ask(Duration::ZERO, at);
-            self.graces.insert(id.clone(), entry.grace);
+            self.graces.gone(id.clone(), entry.grace, Instant::now());
             if !entry.view.running.is_empty() {
                 self.retired.insert(entry.incarnation, entry.view.running);
             }
@@ -294,9 +287,7 @@ impl Dispatcher {
                     self.incarnations += 1;
                     let mut entry =
                         Entry::new(self.incarnations, spec.clone(), self.kill.child_token());
-                    if let Some(before) = self.graces.remove(&spec.id) {
-                        entry.grace = entry.grace.after(before);
-                    }
+                    entry.grace = self.graces.again(&spec.id, entry.grace);
                     self.entries.insert(spec.id, entry);
                 }
             }

@@ -3,7 +3,10 @@
 //! Lives here: `Grace`: one that is lowered counts only after the old one has passed, since a reader may have promised a
 //! cursor's holder as much the moment before (contract 12). Pure. Must never come in: a clock, or a store.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
+
+use crate::plan::TableId;
 
 /// A reader may hear so much later of an edit that lowers the grace, and promise the old one until then.
 const HEARD_WITHIN: Duration = Duration::from_secs(60);
@@ -49,6 +52,27 @@ impl Grace {
         before
             .map(|(grace, _)| *grace)
             .fold(self.asked, Duration::max)
+    }
+}
+
+/// The graces of tables that are gone, until they have passed: they may come again.
+#[derive(Debug, Default)]
+pub struct Graces(BTreeMap<TableId, Grace>);
+
+impl Graces {
+    /// A table went.
+    pub fn gone(&mut self, table: TableId, mut grace: Grace, now: Instant) {
+        self.0.retain(|_, g| g.in_force(now) > Duration::ZERO);
+        grace.ask(Duration::ZERO, now);
+        self.0.insert(table, grace);
+    }
+
+    /// A table of this name came: what counts for it.
+    pub fn again(&mut self, table: &TableId, grace: Grace) -> Grace {
+        match self.0.remove(table) {
+            Some(before) => grace.after(before),
+            None => grace,
+        }
     }
 }
 

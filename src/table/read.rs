@@ -113,7 +113,7 @@ pub struct Page {
     /// When the oldest of them was flushed, by the store's clock; `None` where there is none.
     pub oldest_pending: Option<Timestamp>,
     /// How to go on from here, in this very snapshot; `None` on the last page.
-    pub next: Option<Next>,
+    pub next: Option<Box<Next>>,
     /// The page's part of what all pages may hold.
     pub memory: PageMemory,
 }
@@ -483,13 +483,15 @@ fn paged(
     budget: rows::Budget,
 ) -> Page {
     let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-    let next = view.pin.clone().filter(|_| picked.more).map(|pin| Next {
-        pin,
-        position: Position {
-            rows: from.rows.saturating_add(rows as u64),
-            place: picked.next,
-        },
-        view: view.clone(),
+    let next = view.pin.clone().filter(|_| picked.more).map(|pin| {
+        Box::new(Next {
+            pin,
+            position: Position {
+                rows: from.rows.saturating_add(rows as u64),
+                place: picked.next,
+            },
+            view: view.clone(),
+        })
     });
     Page {
         next,

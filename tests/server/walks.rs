@@ -56,7 +56,8 @@ impl Kept {
         match self {
             Kept::Keyed => {
                 let own = (0..KEYS_OF).filter(|k| k % SHARDS == shard);
-                let (gone, there): (Vec<u64>, Vec<u64>) = own.partition(|k| (k + round) % 7 == 0);
+                let (gone, there): (Vec<u64>, Vec<u64>) =
+                    own.partition(|k| (k + round).is_multiple_of(7));
                 (there.into_iter().map(|k| (k, round as i64)).collect(), gone)
             }
             Kept::Bag => {

@@ -1,3 +1,5 @@
+//! A cursor's text: round trips, and that nothing else is read as one.
+
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use rand::rngs::StdRng;
