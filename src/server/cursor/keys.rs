@@ -187,7 +187,7 @@ mod tests {
         for (text, wrong) in [
             ("".into(), BadKeys::None),
             ("# nothing".into(), BadKeys::None),
-            (format!("{ONE}"), BadKeys::Line(1)),
+            (ONE.to_string(), BadKeys::Line(1)),
             (format!("a {ONE} b"), BadKeys::Line(1)),
             (format!("\nA {ONE}"), BadKeys::Id(2)),
             (format!("{} {ONE}", "a".repeat(17)), BadKeys::Id(1)),
