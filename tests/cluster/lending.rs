@@ -200,23 +200,6 @@ async fn readers_open_with_the_secret_for_readers_alone() {
     })
     .await;
     assert_eq!(got(cluster, ns), ["reads"]);
-    // Without one for readers it is the main one, as soon as the spec says so.
-    cluster.apply(&secret(ns, &store.secret()));
-    cluster.apply(&of_store(ns, "plain", &store, json!({})));
-    let mut spec = json!({ "table": store.spec("larks") });
-    spec["table"]["readSecretRef"] = Value::Null;
-    let patch = json!({ "spec": spec });
-    crate::running::patch(cluster, ns, "larks", &patch);
-    eventually("the main one is read", async || {
-        got(cluster, ns)
-            .contains(&"maze-keys".to_owned())
-            .then_some(())
-    })
-    .await;
-    eventually("the main one opens it", async || {
-        (reader.get(&path, Some(&ann)).await.status == 200).then_some(())
-    })
-    .await;
     assert!(!reader.log().contains(MARK));
     assert_eq!(reader.end(), Some(0));
 }
