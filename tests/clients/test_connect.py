@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import random
-import struct
 import urllib.error
 import urllib.request
 
@@ -13,7 +12,7 @@ import lance
 import pyarrow as pa
 import pytest
 from driver import Local, merge
-from test_lance_context import Store, client
+from test_lance_context import Store, client, short
 from test_local import SLOW, manifest
 
 
@@ -92,18 +91,14 @@ SCHEMA = {
 }  # fmt: skip
 
 
-def single(f: float) -> float:
-    return struct.unpack("f", struct.pack("f", f))[0]
-
-
 def thing(r: random.Random, name: str) -> dict:
     """A row with every column, or with its key alone."""
     if r.random() < 0.2:
         return {"id": name}
     return {
         "id": name, "n": r.choice([r.randrange(9), 2**60 + r.randrange(99), -(2**63)]), "i": r.randrange(-(2**31), 2**31), "t": r.randrange(10**15),
-        "b": base64.b64encode(r.randbytes(9)).decode(), "large": base64.b64encode(r.randbytes(5000)).decode(), "f": r.random(), "g": single(r.random()),
-        "o": r.random() < 0.5, "v": [single(r.random()) for _ in range(3)], "s": ["é", "", "x" * r.randrange(5)], "w": [2**55 + 1, 0], "x": [1, -1],
+        "b": base64.b64encode(r.randbytes(9)).decode(), "large": base64.b64encode(r.randbytes(5000)).decode(), "f": short(r), "g": short(r),
+        "o": r.random() < 0.5, "v": [short(r) for _ in range(3)], "s": ["é", "", "x" * r.randrange(5)], "w": [2**55 + 1, 0], "x": [1, -1],
     }  # fmt: skip
 
 
@@ -142,7 +137,7 @@ def test_a_generic_store_is_read_through_the_server_as_it_was_written(tmp_path, 
         [said] = client("generic", url, [["refused", "add", [{"id": "x"}]]])
         assert "RolloutStore.open(uri)" in said or "own client" in said
         [said] = client("generic", url, [["refused", "list", {"filter": "n >"}]])
-        assert "filter" in said
+        assert "no SQL expression" in said
 
 
 def test_a_table_that_is_no_generic_store_is_not_read_as_one(tmp_path):
